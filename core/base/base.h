@@ -114,7 +114,10 @@ static inline uint64_t z3i_mix(uint64_t h, uint64_t v)       /* splitmix64 final
   return h ^ (h >> 31);
 }
 
-/* ---- clock.c, log.c ------------------------------------------------------------------------------ */
+/* ---- intern.c: one permanent copy of a text, compared by pointer; NULL on failure ---------------- */
+const char *z3i_intern(const char *text);
+
+/* ---- clock.c ------------------------------------------------------------------------------ */
 int64_t z3i_now_ns(void);                         /* monotonic */
 #define Z3I_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define Z3I_MAX(a, b) ((a) > (b) ? (a) : (b))

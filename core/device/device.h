@@ -67,7 +67,8 @@ typedef struct z3i_device {
   struct z3i_pool *pool;
 } z3i_device;
 
-z3i_device *z3i_device_get(int id);             /* NULL: no such device */
+/* Errors: Z3E_ARG (no such device), or why it couldn't be opened (a bad Z3_CPU, no memory). */
+int z3i_device_find(int id, z3i_device **out);
 
 /* ---- pool.c: caching allocator with categories and a hard budget -------------------------------- */
 int z3i_pool_alloc(z3i_device *dev, size_t bytes, int category, void **out);

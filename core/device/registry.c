@@ -8,20 +8,28 @@
 
 static z3i_device *devices[Z3D_COUNT];
 static int open_status;
+static char open_error[512];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void open_all(void)
 {
   devices[Z3D_CPU] = z3i_cpu_device(&open_status);
-  devices[Z3D_NULL] = z3i_null_device(&open_status);
-  for (int i = 0; i < Z3D_COUNT; i++)
-    if (devices[i] != NULL) devices[i]->pool = z3i_pool_new(devices[i]);
+  if (open_status == Z3E_OK) devices[Z3D_NULL] = z3i_null_device(&open_status);
+  for (int i = 0; i < Z3D_COUNT && open_status == Z3E_OK; i++) {
+    devices[i]->pool = z3i_pool_new(devices[i]);
+    if (devices[i]->pool == NULL) open_status = Z3E_OOM;
+  }
+  strncpy(open_error, z3_last_error(), sizeof open_error - 1);
 }
 
-z3i_device *z3i_device_get(int id)
+int z3i_device_find(int id, z3i_device **out)
 {
+  *out = NULL;
+  Z3I_REQUIRE(id >= 0 && id < Z3D_COUNT, "device number is %d, wants 0 to %d", id, Z3D_COUNT - 1);
   pthread_once(&once, open_all);
-  return id >= 0 && id < Z3D_COUNT && devices[id] != NULL && devices[id]->pool != NULL ? devices[id] : NULL;
+  if (open_status != Z3E_OK) return Z3I_FAIL(open_status, "%s", open_error);
+  *out = devices[id];
+  return Z3E_OK;
 }
 
 static const char *const names[Z3D_COUNT] = { "cpu", "null" };
