@@ -6,7 +6,7 @@
 
 #include "device/pool.h"
 
-enum { ALIGN = 64, BINS = 256, SMALL_BYTES = 1 << 20, SMALL_SEGMENT = 4 << 20, LARGE_SEGMENT = 32 << 20, OWNERS_MAX = 64 };
+enum { ALIGN = 64, BINS = 256, SMALL_BYTES = 1 << 20, SMALL_SEGMENT = 4 << 20, LARGE_SEGMENT = 32 << 20, OWNERS_MAX = 4096 };
 
 typedef struct block {
   char *p;
@@ -372,7 +372,7 @@ static int owner_add(const char **names, int64_t *bytes, int count, const block 
       bytes[i] += (int64_t)b->bytes;
       return count;
     }
-  if (count == OWNERS_MAX * 64) return count;
+  if (count == OWNERS_MAX) return count;
   names[count] = owner;
   bytes[count] = (int64_t)b->bytes;
   return count + 1;
@@ -382,8 +382,8 @@ int z3_memory_top(int device, int n, const char **names, int64_t *bytes)
 {
   z3i_pool *pool;
   if (pool_of(device, &pool) != Z3E_OK) return 0;
-  const char **all_names = z3i_alloc(OWNERS_MAX * 64 * sizeof *all_names);
-  int64_t *all_bytes = z3i_alloc(OWNERS_MAX * 64 * sizeof *all_bytes);
+  const char **all_names = z3i_alloc(OWNERS_MAX * sizeof *all_names);
+  int64_t *all_bytes = z3i_alloc(OWNERS_MAX * sizeof *all_bytes);
   int count = 0, given = 0;
   if (all_names != NULL && all_bytes != NULL) {
     pthread_mutex_lock(&pool->lock);
