@@ -1,0 +1,192 @@
+--- handle.lua -- who frees a tensor: the Lua object that owns one reference, its scope, and the garbage collector.
+-- A Tensor is a small C struct with a metatype rather than a Lua table, because LuaJIT (unless built with 5.2
+-- compatibility, which distributions don't do) ignores __len of tables, and #t is the size of dim 0. As a struct it is
+-- also one allocation instead of three. `t.h` is the handle that C knows.
+--
+-- The collector sees 40 bytes where a tensor may hold 400 MB, so it is driven by native bytes: `live` counts what
+-- unreleased Lua objects hold (garbage included), and when it passes `mark` a collection runs.
+local ffi = require 'ffi'
+local err = require 'z3.error'
+local C   = require('z3.ffi').C
+
+local M = {}
+
+local OWNED, FREED, SCOPE_ENDED, KEPT = 0, 1, 2, 3
+local STEP_BYTES = 64 * 2 ^ 20                  -- garbage that may pile up before a collection, at least
+local STEP_SHARE = 0.25                         -- ... or this share of what was really alive
+local MAX_TABLES = 1e5                          -- tables searched for tensors among a scope's results
+
+-- The comment makes the text unique: test runners memoize ffi.typeof and ffi.metatype by it, and a reloaded module
+-- must get a type of its own with its own functions.
+local ctype = ffi.typeof('struct { z3_tensor *h; double counted; int32_t state; } /* ' .. tostring(M) .. ' */')
+
+--- The metatable of tensors; tensor.lua fills it before the first tensor is made.
+M.meta = {}
+
+local live, mark = 0, STEP_BYTES
+local scope                                     -- innermost: { n =, limit =, items = weak sequence with holes }
+local reasons = setmetatable({}, { __mode = 'k' })
+
+local function release(t, state)
+  local h = t.h
+  if h == nil then return end
+  t.h = nil
+  t.state = state
+  live = live - t.counted
+  t.counted = 0
+  C.z3_tensor_release(h)
+end
+
+function M.meta.__gc(t) release(t, FREED) end
+
+--- The class; M.is_tensor tests for it. Set by M.seal once the metatable is complete.
+local Tensor
+
+--- Freezes the metatable and makes the class (ffi.metatype copies nothing, but may be called once only).
+function M.seal()
+  Tensor = ffi.metatype(ctype, M.meta)
+  return Tensor
+end
+
+--- Is x a tensor object (a parameter is not)?
+function M.is_tensor(x) return ffi.istype(ctype, x) end
+
+--- Runs a full collection, which frees unreachable tensors, and sets the next mark.
+function M.collect()
+  collectgarbage()
+  mark = live + math.max(STEP_BYTES, STEP_SHARE * live)
+end
+
+--- Bytes that unreleased Lua objects hold, as far as counted.
+function M.live_bytes() return live end
+
+local function compact(s)
+  local items, k = setmetatable({}, { __mode = 'v' }), 0
+  for i = 1, s.n do
+    local t = s.items[i]
+    if t ~= nil then k = k + 1; items[k] = t end
+  end
+  s.items, s.n, s.limit = items, k, math.max(1024, 2 * k)
+end
+
+local function enlist(t, s)
+  local n = s.n + 1
+  if n > s.limit then compact(s); n = s.n + 1 end
+  s.n = n
+  s.items[n] = t
+end
+
+--- Wraps a new reference: the object owns it from now on.
+-- @param h       z3_tensor*, a new reference
+-- @bool shared   its bytes belong to another tensor (a view): not counted
+function M.own(h, shared)
+  local t = Tensor(h)
+  if not shared then
+    local bytes = tonumber(C.z3_tensor_bytes(h))
+    t.counted = bytes
+    live = live + bytes
+    if live > mark then M.collect() end
+  end
+  if scope then enlist(t, scope) end
+  return t
+end
+
+--- Frees now; a second time does nothing.
+-- @string[opt] reason  what a later use says
+function M.free(t, reason)
+  if reason and t.h ~= nil then reasons[t] = reason end
+  release(t, FREED)
+end
+
+--- Marks a tensor as dead for a reason of its own: later uses throw (code, message).
+function M.kill(t, code, message)
+  reasons[t] = { code = code, message = message }
+  release(t, FREED)
+end
+
+--- Throws for a tensor whose handle is gone.
+function M.dead(t, what)
+  local reason = reasons[t]
+  if type(reason) == 'table' then err.throw(reason.code, reason.message) end
+  local prefix = what and what .. ': ' or ''
+  if t.state == SCOPE_ENDED then
+    err.throw('STALE', prefix .. 'this tensor was made inside a z3.scope that has ended: return it from the scope to keep it')
+  end
+  err.throw('STALE', ('%sthe tensor %s was freed: it cannot be used any more'):format(prefix, reason or ''))
+end
+
+--- Takes a tensor out of all scopes: only t:free() or the collector frees it (caches, state that outlives a step).
+function M.keep(t)
+  t.state = KEPT
+  return t
+end
+
+--- Runs fn outside of any scope: what it creates lives until freed or collected.
+function M.outside(fn, ...)
+  local saved = scope
+  scope = nil
+  return (function(ok, ...)
+    scope = saved
+    if not ok then error(..., 0) end
+    return ...
+  end)(pcall(fn, ...))
+end
+
+--- Notes the tensors reachable from a scope's results: seen[t] = true.
+local function mark_returned(v, seen)
+  if M.is_tensor(v) then
+    seen[v] = true
+  elseif type(v) == 'table' and not seen[v] and seen.n < MAX_TABLES then
+    seen[v] = true
+    seen.n = seen.n + 1
+    for key, x in next, v do
+      if type(x) == 'table' or type(x) == 'cdata' then mark_returned(x, seen) end
+      if type(key) == 'table' or type(key) == 'cdata' then mark_returned(key, seen) end
+    end
+  end
+end
+
+--- Opens a scope by hand; the caller must close it on every path (z3.scope does that).
+function M.enter()
+  scope = { n = 0, limit = 1024, items = setmetatable({}, { __mode = 'v' }), parent = scope }
+  return scope
+end
+
+--- Closes `s` (and scopes inside that an error left open): frees what it owns but what the arguments reach.
+function M.leave(s, ...)
+  local seen = { n = 0 }
+  for i = 1, select('#', ...) do mark_returned((select(i, ...)), seen) end
+  while scope and scope ~= s do                 -- left open: they belong to s now
+    local inner = scope
+    scope = inner.parent
+    for i = 1, inner.n do
+      local t = inner.items[i]
+      if t ~= nil and scope then enlist(t, scope) end
+    end
+  end
+  scope = s.parent
+  for i = 1, s.n do
+    local t = s.items[i]
+    if t ~= nil and t.state == OWNED then
+      if not seen[t] then release(t, SCOPE_ENDED) elseif scope then enlist(t, scope) end
+    end
+  end
+end
+
+local function finish(s, ok, ...)
+  if ok then
+    M.leave(s, ...)
+    return ...
+  end
+  M.leave(s)
+  error(..., 0)
+end
+
+--- Runs fn(...) and returns its results; every tensor made inside and not reachable from the results is freed at the
+-- end, also when fn throws. What backward still needs lives on in the library.
+function M.scope(fn, ...)
+  local s = M.enter()
+  return finish(s, pcall(fn, ...))
+end
+
+return M
