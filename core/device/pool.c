@@ -319,7 +319,7 @@ static int pool_of(int device, z3i_pool **out)
 
 int z3_memory_stats_get(int device, z3_memory_stats *out)
 {
-  z3i_pool *pool;
+  z3i_pool *pool = NULL;
   memset(out, 0, sizeof *out);
   Z3I_TRY(pool_of(device, &pool));
   pthread_mutex_lock(&pool->lock);
@@ -330,7 +330,7 @@ int z3_memory_stats_get(int device, z3_memory_stats *out)
 
 int z3_memory_limit_set(int device, int64_t bytes)
 {
-  z3i_pool *pool;
+  z3i_pool *pool = NULL;
   Z3I_TRY(pool_of(device, &pool));
   Z3I_REQUIRE(bytes >= 0, "memory limit is %" PRId64 " bytes, wants > 0, or 0 for none", bytes);
   pthread_mutex_lock(&pool->lock);
@@ -346,7 +346,7 @@ int z3_memory_limit_set(int device, int64_t bytes)
 
 void z3_memory_peak_reset(int device)
 {
-  z3i_pool *pool;
+  z3i_pool *pool = NULL;
   if (pool_of(device, &pool) != Z3E_OK) return;
   pthread_mutex_lock(&pool->lock);
   pool->stats.peak = pool->stats.current;
@@ -356,7 +356,7 @@ void z3_memory_peak_reset(int device)
 
 void z3_memory_trim(int device)
 {
-  z3i_pool *pool;
+  z3i_pool *pool = NULL;
   if (pool_of(device, &pool) != Z3E_OK) return;
   pthread_mutex_lock(&pool->lock);
   trim(pool);
@@ -380,7 +380,7 @@ static int owner_add(const char **names, int64_t *bytes, int count, const block 
 
 int z3_memory_top(int device, int n, const char **names, int64_t *bytes)
 {
-  z3i_pool *pool;
+  z3i_pool *pool = NULL;
   if (pool_of(device, &pool) != Z3E_OK) return 0;
   const char **all_names = z3i_alloc(OWNERS_MAX * sizeof *all_names);
   int64_t *all_bytes = z3i_alloc(OWNERS_MAX * sizeof *all_bytes);

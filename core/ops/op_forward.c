@@ -1,0 +1,133 @@
+/* op_forward.c -- one operation forward: check the inputs, apply the shape rule, call the kernel. */
+#include "ops/op.h"
+
+static int check_inputs(int op, const z3i_opinfo *info, z3_tensor *const *in, int n_in)
+{
+  Z3I_REQUIRE(n_in >= info->min_in && n_in <= info->max_in, "%s: %d inputs, wants %d to %d", info->name, n_in, info->min_in,
+              info->max_in);
+  const z3i_device *dev = NULL;
+  for (int i = 0; i < n_in; i++) {
+    if (in[i] == NULL) {
+      Z3I_REQUIRE(i >= info->min_in || op == Z3OP_layer_norm || op == Z3OP_rms_norm, "%s: %s is missing", info->name,
+                  z3i_input_name(op, i));
+      continue;
+    }
+    if (in[i]->magic != Z3I_TENSOR_MAGIC)
+      return Z3I_FAIL(Z3E_STALE, "%s: %s was freed", info->name, z3i_input_name(op, i));
+    if (dev == NULL) dev = in[i]->storage->dev;
+    Z3I_REQUIRE(dev == in[i]->storage->dev, "%s: %s is on device %s, the others on %s", info->name, z3i_input_name(op, i),
+                in[i]->storage->dev->name, dev->name);
+  }
+  Z3I_REQUIRE(dev != NULL, "%s: no input given", info->name);
+  return Z3E_OK;
+}
+
+void z3i_run_clear(z3i_run *r)
+{
+  for (int i = 0; i < r->n_in; i++) z3_tensor_release(r->in[i]);
+  for (int j = 0; j < Z3I_MAX_OUT; j++) z3_tensor_release(r->out[j]);
+  for (int j = 0; j < Z3I_MAX_AUX; j++) z3_tensor_release(r->aux[j]);
+  if (r->in != r->in_few) z3i_free(r->in);
+  memset(r, 0, sizeof *r);
+}
+
+int z3i_run_out(z3i_run *r, int j, int dtype, int ndim, const int64_t *shape)
+{
+  return z3i_tensor_alloc(r->dev, dtype, ndim, shape, Z3M_ACTIVATION, &r->out[j]);
+}
+
+int z3i_run_aux(z3i_run *r, int j, int dtype, int ndim, const int64_t *shape)
+{
+  return z3i_tensor_alloc(r->dev, dtype, ndim, shape, Z3M_ACTIVATION, &r->aux[j]);
+}
+
+int z3i_heads_alloc(z3i_device *dev, int dtype, const int64_t *shape, z3_tensor **out)
+{
+  z3_tensor *base;
+  *out = NULL;
+  Z3I_TRY(z3i_tensor_alloc(dev, dtype, 4, (int64_t[]){ shape[0], shape[2], shape[1], shape[3] }, Z3M_ACTIVATION, &base));
+  int64_t stride[4] = { base->stride[0], base->stride[2], base->stride[1], base->stride[3] };
+  int rc = z3i_tensor_view(base, 4, shape, stride, 0, out);
+  z3_tensor_release(base);
+  return rc;
+}
+
+static void describe(z3_tensor *t, z3i_view *v)
+{
+  if (t != NULL) z3i_tensor_describe(t, v);
+}
+
+void z3i_broadcast_view(const z3_tensor *t, int out_ndim, const int64_t *out_shape, int keep, z3i_view *v)
+{
+  int64_t shape[Z3_MAX_DIMS];
+  memcpy(shape, out_shape, sizeof shape);
+  for (int i = 1; i <= keep; i++) shape[out_ndim - i] = t->shape[t->ndim - i];
+  v->ndim = out_ndim;
+  memcpy(v->shape, shape, sizeof shape);
+  z3i_broadcast_strides(t, out_ndim, shape, v->stride);
+}
+
+static int call_kernel(z3i_run *r, const z3i_opinfo *info)
+{
+  z3i_kernel kernel = r->dev->forward[r->op];
+  if (kernel == NULL) return Z3I_FAIL(Z3E_UNSUPPORTED, "%s: not supported on device %s", info->name, r->dev->name);
+  z3i_call c = { .op = r->op, .attr = &r->attr, .dev = r->dev };
+  for (int j = 0; j < info->n_out; j++) describe(r->out[j], &c.out[j]);
+  for (int j = 0; j < info->n_aux; j++) describe(r->aux[j], &c.aux[j]);
+  for (int i = 0; i < r->n_in; i++) {
+    describe(r->in[i], &c.in[i]);
+    if (r->in[i] == NULL) continue;
+    if (info->flags & Z3I_OP_ELEM) z3i_broadcast_view(r->in[i], r->out[0]->ndim, r->out[0]->shape, 0, &c.in[i]);
+    else if (r->op == Z3OP_matmul) z3i_broadcast_view(r->in[i], r->out[0]->ndim, r->out[0]->shape, 2, &c.in[i]);
+  }
+  return kernel(&c);
+}
+
+int z3i_op_forward(int op, z3_tensor *const *in, int n_in, const z3_attr *attr, z3i_run *r)
+{
+  memset(r, 0, sizeof *r);
+  Z3I_REQUIRE(op >= 0 && op < Z3OP_COUNT, "apply: operation number is %d, wants 0 to %d", op, Z3OP_COUNT - 1);
+  const z3i_opinfo *info = z3i_opinfo_get(op);
+  Z3I_TRY(check_inputs(op, info, in, n_in));
+  r->op = op;
+  r->in = r->in_few;
+  if (n_in > Z3I_MAX_IN && (r->in = z3i_alloc((size_t)n_in * sizeof *r->in)) == NULL) return Z3E_OOM;
+  r->n_in = n_in;
+  if (attr != NULL) r->attr = *attr;
+  int rc = Z3E_OK;
+  for (int i = 0; i < n_in && rc == Z3E_OK; i++) {
+    if (in[i] == NULL) continue;
+    r->dev = in[i]->storage->dev;
+    if (info->flags & Z3I_OP_CONTIG) rc = z3i_tensor_contiguous(in[i], &r->in[i]);
+    else z3_tensor_retain(r->in[i] = in[i]);
+  }
+  if (rc == Z3E_OK) rc = z3i_op_rule(op)(r);
+  bool runs = rc == Z3E_OK && !(info->flags & (Z3I_OP_VIEW | Z3I_OP_HIGH)) && r->dev->computes;
+  if (runs) rc = call_kernel(r, info);
+  if (rc != Z3E_OK) {
+    z3i_run_clear(r);
+    return z3i_trace(__FILE__, __LINE__, __func__, rc);
+  }
+  return Z3E_OK;
+}
+
+int z3i_op1(int op, z3_tensor *a, z3_tensor *b, z3_tensor *c, const z3_attr *attr, z3_tensor **out)
+{
+  *out = NULL;
+  z3_tensor *in[3] = { a, b, c };
+  z3i_run r;
+  Z3I_TRY(z3i_op_forward(op, in, c ? 3 : b ? 2 : 1, attr, &r));
+  *out = r.out[0];
+  r.out[0] = NULL;
+  z3i_run_clear(&r);
+  return Z3E_OK;
+}
+
+void z3i_meta_of(const z3_tensor *t, z3i_meta *out)
+{
+  *out = (z3i_meta){ .given = t != NULL };
+  if (t == NULL) return;
+  out->dtype = t->dtype;
+  out->ndim = t->ndim;
+  memcpy(out->shape, t->shape, sizeof *out->shape * (size_t)t->ndim);
+}
