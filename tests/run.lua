@@ -71,7 +71,8 @@ local function find_jobs(root)
   local env = lua_env(root)
   jobs[#jobs + 1] = { label = 'lua/smoke', command = luajit .. ' tests/lua/smoke.lua', env = env }
   local levels, lacking = cpu_levels()
-  for _, path in ipairs(lines_of 'find tests/lua tests/parity tests/losses -name "*_spec.lua" 2>/dev/null | LC_ALL=C sort') do
+  local specs = 'find tests/lua tests/parity tests/losses -name "*_spec.lua" 2>/dev/null | LC_ALL=C sort'
+  for _, path in ipairs(lines_of(specs)) do
     local all_levels, limit_s = wishes(path)
     local job = { label = path:match '^tests/(.*)%.lua$', env = env, limit_s = limit_s,
                   command = ('busted --lua=%s --helper=tests/lua/helper.lua -o TAP %s'):format(luajit, path) }
