@@ -183,7 +183,6 @@ test-all:
 	$(MAKE) --no-print-directory test
 	$(MAKE) --no-print-directory SAN=1 test
 	$(MAKE) --no-print-directory B=build/clang CC=clang WERROR=1 test
-	sh tests/install.sh
 lint: $(CDEF)
 	@for part in deps cdef size words; do $(LUAJIT) tests/lint/$$part.lua $B || exit 1; done
 	@luacheck -q --codes lua models recipes tests bin

@@ -111,7 +111,7 @@ end
 
 local LUA_SEES = {
   { from = '^lua/z3/',  may = { '^z3$', '^z3%.', '^ffi$', '^bit$', '^jit$', '^jit%.', '^table%.' } },
-  { from = '^models/',  may = { '^z3$', '^models%.', '^ffi$', '^bit$' } },
+  { from = '^models/',  may = { '^z3$', '^z3%.', '^models%.', '^ffi$', '^bit$' } },
   { from = '^recipes/', may = { '^z3$', '^models%.', '^ffi$', '^bit$', '^recipes%.' } },
 }
 
