@@ -2,32 +2,11 @@
  * A steady training step asks for the same sizes again and again; once its segments exist it never goes to the system,
  * so it takes no page faults. Every block has a category and an owner; a budget bounds what is taken from the system.
  * Sizes in bytes; blocks are multiples of ALIGN. One lock: calls are per tensor, not per element. */
-#include <pthread.h>
-
 #include "device/pool.h"
 
-enum { ALIGN = 64, BINS = 256, SMALL_BYTES = 1 << 20, SMALL_SEGMENT = 4 << 20, LARGE_SEGMENT = 32 << 20, OWNERS_MAX = 4096 };
+enum { ALIGN = 64, SMALL_BYTES = 1 << 20, SMALL_SEGMENT = 4 << 20, LARGE_SEGMENT = 32 << 20 };
 
-typedef struct block {
-  char *p;
-  size_t bytes;
-  struct block *left, *right;                     /* neighbours in the segment */
-  struct block *bin_prev, *bin_next;              /* others in the free bin */
-  struct block *hash_next;                        /* used blocks by address; spare blocks */
-  const char *owner;
-  int category;
-  bool used, small;
-} block;
-
-typedef struct z3i_pool {
-  z3i_device *dev;
-  pthread_mutex_t lock;
-  block *bins[2][BINS];                           /* [small][size class] */
-  block **hash;
-  size_t hash_room, used_count;
-  block *spare;
-  z3_memory_stats stats;
-} z3i_pool;
+typedef z3i_block block;
 
 static _Thread_local const char *owner_now = "";
 static _Thread_local z3_oom_info oom;
@@ -38,6 +17,8 @@ const char *z3i_owner_set(const char *owner)
   owner_now = owner;
   return before;
 }
+
+const char *z3i_owner_get(void) { return owner_now; }
 
 const z3_oom_info *z3_last_oom(void) { return &oom; }
 
@@ -107,7 +88,7 @@ static int bin_of(size_t bytes)
   size_t units = bytes / ALIGN;
   int top = 63 - __builtin_clzll(units | 1);
   int quarter = top >= 2 ? (int)((units >> (top - 2)) & 3) : 0;
-  return Z3I_MIN(4 * top + quarter, BINS - 1);
+  return Z3I_MIN(4 * top + quarter, Z3I_BINS - 1);
 }
 
 static void bin_put(z3i_pool *pool, block *b)
@@ -130,7 +111,7 @@ static void bin_remove(z3i_pool *pool, block *b)
 /* Smallest free block that fits; the lowest address among equals, so that runs repeat. */
 static block *bin_best(z3i_pool *pool, size_t bytes, bool small)
 {
-  for (int i = bin_of(bytes); i < BINS; i++) {
+  for (int i = bin_of(bytes); i < Z3I_BINS; i++) {
     block *best = NULL;
     for (block *b = pool->bins[small][i]; b != NULL; b = b->bin_next)
       if (b->bytes >= bytes && (best == NULL || b->bytes < best->bytes || (b->bytes == best->bytes && b->p < best->p)))
@@ -156,10 +137,10 @@ static void block_spare(z3i_pool *pool, block *b)
   pool->spare = b;
 }
 
-static void trim(z3i_pool *pool)
+void z3i_pool_trim(z3i_pool *pool)
 {
   for (int small = 0; small < 2; small++)
-    for (int i = 0; i < BINS; i++)
+    for (int i = 0; i < Z3I_BINS; i++)
       for (block *b = pool->bins[small][i], *next; b != NULL; b = next) {
         next = b->bin_next;
         if (b->left != NULL || b->right != NULL) continue;
@@ -200,7 +181,7 @@ static int segment_new(z3i_pool *pool, size_t bytes, bool small, int category, b
   size_t want = segment_bytes(bytes, small);
   const z3_memory_stats *s = &pool->stats;
   if (s->limit > 0 && s->reserved + (int64_t)want > s->limit) {
-    trim(pool);
+    z3i_pool_trim(pool);
     if (s->reserved + (int64_t)want > s->limit) want = Z3I_MAX(bytes, Z3I_MIN(want, (size_t)Z3I_MAX(0, s->limit - s->reserved)));
     want = want / ALIGN * ALIGN;
     if (s->reserved + (int64_t)want > s->limit) return refuse(pool, bytes, category, true);
@@ -209,7 +190,7 @@ static int segment_new(z3i_pool *pool, size_t bytes, bool small, int category, b
   if (b == NULL) return Z3E_OOM;
   void *p = NULL;
   if (pool->dev->mem_alloc(want, &p) != Z3E_OK) {
-    trim(pool);
+    z3i_pool_trim(pool);
     want = bytes;
     if (pool->dev->mem_alloc(want, &p) != Z3E_OK) {
       block_spare(pool, b);
@@ -306,101 +287,4 @@ void z3i_pool_free(z3i_device *dev, void *p)
     bin_put(pool, b);
   }
   pthread_mutex_unlock(&pool->lock);
-}
-
-/* ---- public: statistics and the budget ---- */
-static int pool_of(int device, z3i_pool **out)
-{
-  z3i_device *dev = NULL;
-  Z3I_TRY(z3i_device_find(device, &dev));
-  *out = dev->pool;
-  return Z3E_OK;
-}
-
-int z3_memory_stats_get(int device, z3_memory_stats *out)
-{
-  z3i_pool *pool = NULL;
-  memset(out, 0, sizeof *out);
-  Z3I_TRY(pool_of(device, &pool));
-  pthread_mutex_lock(&pool->lock);
-  *out = pool->stats;
-  pthread_mutex_unlock(&pool->lock);
-  return Z3E_OK;
-}
-
-int z3_memory_limit_set(int device, int64_t bytes)
-{
-  z3i_pool *pool = NULL;
-  Z3I_TRY(pool_of(device, &pool));
-  Z3I_REQUIRE(bytes >= 0, "memory limit is %" PRId64 " bytes, wants > 0, or 0 for none", bytes);
-  pthread_mutex_lock(&pool->lock);
-  int rc = Z3E_OK;
-  if (bytes > 0) trim(pool);
-  if (bytes > 0 && pool->stats.reserved > bytes)
-    rc = Z3I_FAIL(Z3E_OOM, "memory limit of %" PRId64 " bytes on %s: %" PRId64 " bytes are in use already", bytes,
-                  pool->dev->name, pool->stats.reserved);
-  else pool->stats.limit = bytes;
-  pthread_mutex_unlock(&pool->lock);
-  return rc;
-}
-
-void z3_memory_peak_reset(int device)
-{
-  z3i_pool *pool = NULL;
-  if (pool_of(device, &pool) != Z3E_OK) return;
-  pthread_mutex_lock(&pool->lock);
-  pool->stats.peak = pool->stats.current;
-  memcpy(pool->stats.by_peak, pool->stats.by_current, sizeof pool->stats.by_peak);
-  pthread_mutex_unlock(&pool->lock);
-}
-
-void z3_memory_trim(int device)
-{
-  z3i_pool *pool = NULL;
-  if (pool_of(device, &pool) != Z3E_OK) return;
-  pthread_mutex_lock(&pool->lock);
-  trim(pool);
-  pthread_mutex_unlock(&pool->lock);
-}
-
-/* Adds bytes to owner's entry in a table of distinct owners; a full table drops the newcomer. */
-static int owner_add(const char **names, int64_t *bytes, int count, const block *b)
-{
-  const char *owner = b->owner[0] ? b->owner : "(no module)";
-  for (int i = 0; i < count; i++)
-    if (names[i] == owner) {
-      bytes[i] += (int64_t)b->bytes;
-      return count;
-    }
-  if (count == OWNERS_MAX) return count;
-  names[count] = owner;
-  bytes[count] = (int64_t)b->bytes;
-  return count + 1;
-}
-
-int z3_memory_top(int device, int n, const char **names, int64_t *bytes)
-{
-  z3i_pool *pool = NULL;
-  if (pool_of(device, &pool) != Z3E_OK) return 0;
-  const char **all_names = z3i_alloc(OWNERS_MAX * sizeof *all_names);
-  int64_t *all_bytes = z3i_alloc(OWNERS_MAX * sizeof *all_bytes);
-  int count = 0, given = 0;
-  if (all_names != NULL && all_bytes != NULL) {
-    pthread_mutex_lock(&pool->lock);
-    for (size_t i = 0; i < pool->hash_room; i++)
-      for (const block *b = pool->hash[i]; b != NULL; b = b->hash_next) count = owner_add(all_names, all_bytes, count, b);
-    pthread_mutex_unlock(&pool->lock);
-    for (; given < n && given < count; given++) {
-      int best = given;
-      for (int i = given + 1; i < count; i++)
-        if (all_bytes[i] > all_bytes[best]) best = i;
-      names[given] = all_names[best];
-      bytes[given] = all_bytes[best];
-      all_names[best] = all_names[given];
-      all_bytes[best] = all_bytes[given];
-    }
-  }
-  z3i_free(all_names);
-  z3i_free(all_bytes);
-  return given;
 }

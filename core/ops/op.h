@@ -76,6 +76,9 @@ int z3i_sum_to(z3_tensor *t, const z3i_meta *meta, z3_tensor **out);
 int z3i_accumulate(z3_tensor *dst, z3_tensor *src, bool add);
 /* Shows t as out's shape, repeated where it is broadcast; the last `keep` dims stay its own (matmul's 2). */
 void z3i_broadcast_view(const z3_tensor *t, int out_ndim, const int64_t *out_shape, int keep, z3i_view *v);
+/* Runs a kernel and reports it to the profiler (kind Z3P_...). */
+int z3i_kernel_run(z3i_kernel kernel, const z3i_call *c, int kind, double flops);
+double z3i_op_flops(int op, const z3i_meta *in, const z3_attr *attr);
 void z3i_meta_of(const z3_tensor *t, z3i_meta *out);
 /* A tensor of (B,H,T,D) whose memory is laid out (B,T,H,D): heads side by side, as the layers around attention want it. */
 int z3i_heads_alloc(z3i_device *dev, int dtype, const int64_t *shape_BHTD, z3_tensor **out);

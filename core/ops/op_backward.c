@@ -1,5 +1,6 @@
 /* op_backward.c -- one operation backward through the device's kernel, and what gradient rules share. */
 #include "ops/op.h"
+#include "prof/prof.h"
 
 int z3i_op_backward(z3i_back *b)
 {
@@ -142,6 +143,15 @@ static int deliver(z3i_back *b, int i, bool broadcast, z3_tensor *target)
   return Z3E_OK;
 }
 
+/* One product per gradient; linear_cross_entropy computes its logits again; attention's backward is five products to two. */
+static double back_flops(const z3i_back *b)
+{
+  if (!z3i_prof_on || b->n_in < 2) return 0;
+  double one = z3i_op_flops(b->op, b->in_meta, b->attr);
+  if (b->op == Z3OP_attention) return 2.5 * one;
+  return one * ((b->op == Z3OP_linear_cross_entropy) + b->want[0] + b->want[1]);
+}
+
 int z3i_grad_kernel(z3i_back *b)
 {
   const z3i_opinfo *info = z3i_opinfo_get(b->op);
@@ -160,7 +170,7 @@ int z3i_grad_kernel(z3i_back *b)
     z3i_tensor_describe(target[i], &c.gin[i]);
     if (target[i] == b->into[i] && b->add[i]) c.gin_add |= 1u << i;
   }
-  if (rc == Z3E_OK && b->dev->computes) rc = kernel(&c);
+  if (rc == Z3E_OK && b->dev->computes) rc = z3i_kernel_run(kernel, &c, Z3P_BACKWARD, back_flops(b));
   for (int i = 0; i < b->n_in && rc == Z3E_OK; i++)
     if (target[i] != NULL) rc = deliver(b, i, broadcast[i], target[i]);
   for (int i = 0; i < b->n_in; i++) z3_tensor_release(target[i]);

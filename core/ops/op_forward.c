@@ -1,5 +1,7 @@
 /* op_forward.c -- one operation forward: check the inputs, apply the shape rule, call the kernel. */
+#include "device/pool.h"
 #include "ops/op.h"
+#include "prof/prof.h"
 
 static int check_inputs(int op, const z3i_opinfo *info, z3_tensor *const *in, int n_in)
 {
@@ -52,6 +54,45 @@ int z3i_heads_alloc(z3i_device *dev, int dtype, const int64_t *shape, z3_tensor 
   return rc;
 }
 
+static int64_t view_bytes(const z3i_view *v, int count)
+{
+  int64_t bytes = 0;
+  for (int i = 0; i < count; i++)
+    if (v[i].data != NULL) bytes += z3i_view_numel(&v[i]) * z3i_dtype_bytes(v[i].dtype);
+  return bytes;
+}
+
+int z3i_kernel_run(z3i_kernel kernel, const z3i_call *c, int kind, double flops)
+{
+  int64_t start = z3i_prof_start();
+  Z3I_TRY(kernel(c));
+  if (start == 0) return Z3E_OK;
+  int64_t bytes = view_bytes(c->in, Z3I_MAX_IN) + view_bytes(c->out, Z3I_MAX_OUT) + view_bytes(c->aux, Z3I_MAX_AUX) +
+                  view_bytes(c->gout, Z3I_MAX_OUT) + view_bytes(c->gin, Z3I_MAX_IN);
+  z3i_prof_add(kind, c->op, start, bytes, flops, z3i_owner_get());
+  return Z3E_OK;
+}
+
+/* Multiplications and additions of one product of the operation's; backward has one per gradient wanted. */
+double z3i_op_flops(int op, const z3i_meta *in, const z3_attr *attr)
+{
+  if (op == Z3OP_linear || op == Z3OP_linear_cross_entropy)
+    return 2.0 * (double)z3i_numel(in[0].ndim, in[0].shape) * (double)in[1].shape[attr->i[0] && op == Z3OP_linear ? 1 : 0];
+  if (op == Z3OP_matmul) return 2.0 * (double)z3i_numel(in[0].ndim, in[0].shape) * (double)in[1].shape[in[1].ndim - 1];
+  if (op != Z3OP_attention) return 0;
+  double all = 4.0 * (double)z3i_numel(4, in[0].shape) * (double)in[1].shape[2];   /* two products */
+  return attr->i[0] ? all / 2 : all;
+}
+
+static double run_flops(const z3i_run *r)
+{
+  if (!z3i_prof_on || r->n_in < 2 || r->in[1] == NULL) return 0;
+  z3i_meta in[2];
+  z3i_meta_of(r->in[0], &in[0]);
+  z3i_meta_of(r->in[1], &in[1]);
+  return z3i_op_flops(r->op, in, &r->attr);
+}
+
 static void describe(z3_tensor *t, z3i_view *v)
 {
   if (t != NULL) z3i_tensor_describe(t, v);
@@ -80,7 +121,7 @@ static int call_kernel(z3i_run *r, const z3i_opinfo *info)
     if (info->flags & Z3I_OP_ELEM) z3i_broadcast_view(r->in[i], r->out[0]->ndim, r->out[0]->shape, 0, &c.in[i]);
     else if (r->op == Z3OP_matmul) z3i_broadcast_view(r->in[i], r->out[0]->ndim, r->out[0]->shape, 2, &c.in[i]);
   }
-  return kernel(&c);
+  return z3i_kernel_run(kernel, &c, Z3P_FORWARD, run_flops(r));
 }
 
 int z3i_op_forward(int op, z3_tensor *const *in, int n_in, const z3_attr *attr, z3i_run *r)

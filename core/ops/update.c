@@ -1,6 +1,7 @@
 /* update.c -- updates of parameters, and the sum of squares: checked here, done by the device. See zero3/optim.h. */
 #include <math.h>
 
+#include "prof/prof.h"
 #include "tensor/tensor.h"
 #include "zero3/optim.h"
 
@@ -52,7 +53,10 @@ int z3_update(z3_tensor *master, z3_tensor *m, z3_tensor *v, z3_tensor *grad, z3
                    .weight_decay = (float)a->weight_decay, .momentum = (float)a->momentum,
                    .bias1 = (float)(1 - pow(a->beta1, t)), .bias2 = (float)(1 - pow(a->beta2, t)), .nesterov = a->nesterov,
                    .first = a->step == 1 };
-  return dev->update(&u);
+  int64_t start = z3i_prof_start();
+  Z3I_TRY(dev->update(&u));
+  z3i_prof_add(Z3P_UPDATE, a->kind, start, u.n * (12 + 8 * (u.m != NULL) + 8 * (u.v != NULL) + 2 * (u.weight16 != NULL)), 0, "");
+  return Z3E_OK;
 }
 
 int z3_sumsq(z3_tensor *t, double *sum, int64_t *nonfinite)
@@ -63,5 +67,8 @@ int z3_sumsq(z3_tensor *t, double *sum, int64_t *nonfinite)
   if (t->numel == 0 || !t->storage->dev->computes) return Z3E_OK;
   z3i_view v;
   z3i_tensor_describe(t, &v);
-  return t->storage->dev->sumsq(&v, sum, nonfinite);
+  int64_t start = z3i_prof_start();
+  Z3I_TRY(t->storage->dev->sumsq(&v, sum, nonfinite));
+  z3i_prof_add(Z3P_NORM, 0, start, t->numel * z3i_dtype_bytes(t->dtype), 0, "");
+  return Z3E_OK;
 }
