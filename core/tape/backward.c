@@ -191,6 +191,7 @@ static void node_finish(z3i_node *n)
 {
   z3i_node_drop_saved(n);
   z3i_node_drop_edges(n);
+  if (n->op == Z3OP_script && !n->consumed) z3i_script_ended(n->tag);
   n->consumed = true;
   for (int j = 0; j < n->n_out; j++) {
     z3_tensor_release(n->gout[j]);

@@ -60,6 +60,7 @@ void z3i_node_release(z3i_node *node)
     z3i_node_drop_saved(n);
     for (int j = 0; j < n->n_out; j++) z3_tensor_release(n->gout[j]);
     z3i_node_drop_edges(n);
+    if (n->op == Z3OP_script && !n->consumed) z3i_script_ended(n->tag);
     z3i_free(n);
   }
   freeing = false;

@@ -55,6 +55,9 @@ const char *z3i_module_name(int id);
 void z3i_module_set(int id);
 int z3i_module_now(void);
 
+/* ---- ended.c ---- */
+void z3i_script_ended(int64_t tag);
+
 /* ---- recompute.c ---- */
 /* Remembers a run in the open region of this thread, if there is one; node may be NULL (unrecorded run). */
 int z3i_region_note(const z3i_run *r, z3i_node *node);

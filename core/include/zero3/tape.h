@@ -38,6 +38,9 @@ int z3_backward_script_tag(int64_t *tag);
 int z3_backward_script_grad(int j, z3_tensor **out);          /* gradient of output j: new reference, NULL if none */
 int z3_backward_resume(z3_tensor *const *grad_in, int n);     /* gradients of the inputs, NULL where none */
 void z3_backward_abort(void);                                  /* gives up a stopped backward */
+/* Tags of script operations that backward has passed or that were freed without it, each once: what the script saved
+ * for them can go. Fills up to n; returns how many. */
+int z3_script_dropped(int64_t *tags, int n);
 
 /* Activation recomputation: between begin and end operations run and are remembered as a program; what they would
  * save is dropped at end except the region's inputs, and computed again in backward by running the program. */
