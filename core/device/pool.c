@@ -288,3 +288,16 @@ void z3i_pool_free(z3i_device *dev, void *p)
   }
   pthread_mutex_unlock(&pool->lock);
 }
+
+void z3i_pool_delete(z3i_pool *pool)
+{
+  z3i_pool_trim(pool);
+  while (pool->spare != NULL) {
+    block *b = pool->spare;
+    pool->spare = b->hash_next;
+    z3i_free(b);
+  }
+  pthread_mutex_destroy(&pool->lock);
+  z3i_free(pool->hash);
+  z3i_free(pool);
+}

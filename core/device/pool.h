@@ -29,7 +29,8 @@ typedef struct z3i_pool {
   z3_memory_stats stats;
 } z3i_pool;
 
-struct z3i_pool *z3i_pool_new(z3i_device *dev);   /* NULL on failure (error set) */
+z3i_pool *z3i_pool_new(z3i_device *dev);          /* NULL on failure (error set) */
+void z3i_pool_delete(z3i_pool *pool);             /* every block must have been freed */
 
 /* The name that allocations of this thread are charged to: a module's path or a parameter's name, permanent text.
  * Returns the one before. */

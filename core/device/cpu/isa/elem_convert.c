@@ -44,18 +44,26 @@ static void store_half(uint16_t *restrict dst, const float *restrict src, int64_
 }
 
 /* ---- integers --------------------------------------------------------------------------------------- */
-/* Toward zero; NaN gives 0. The bounds are floats that fit: conversions out of range are undefined in C. */
+/* Toward zero; NaN gives 0. Clamped first, because a conversion out of range is undefined in C; the bounds are the
+ * largest floats that fit. No branches, so that the loops become vector code. */
 static inline int32_t f32_to_i32(float f)
 {
-  f = f != f ? 0.0f : f;
-  if (f >= 2147483648.0f) return INT32_MAX;
-  return f <= -2147483648.0f ? INT32_MIN : (int32_t)f;
+  float x = f != f ? 0.0f : f;
+  x = x > 2147483520.0f ? 2147483520.0f : x;
+  x = x < -2147483648.0f ? -2147483648.0f : x;
+  return f >= 2147483648.0f ? INT32_MAX : (int32_t)x;
 }
 static inline int64_t f32_to_i64(float f)
 {
-  f = f != f ? 0.0f : f;
-  if (f >= 9223372036854775808.0f) return INT64_MAX;
-  return f <= -9223372036854775808.0f ? INT64_MIN : (int64_t)f;
+  float x = f != f ? 0.0f : f;
+  x = x > 9223371487098961920.0f ? 9223371487098961920.0f : x;
+  x = x < -9223372036854775808.0f ? -9223372036854775808.0f : x;
+  return f >= 9223372036854775808.0f ? INT64_MAX : (int64_t)x;
+}
+/* The low 8 bits: floats from 2^31 up are multiples of 256. */
+static inline uint8_t f32_to_u8(float f)
+{
+  return (uint8_t)(int32_t)(z3i_absf(f) < 2147483648.0f ? f : 0.0f);
 }
 
 /* ---- any dtype -------------------------------------------------------------------------------------- */
@@ -101,7 +109,7 @@ void Z3I_SYM(store_f32)(void *restrict dst, int dtype, const float *restrict src
   case Z3T_F16: store_half(dst, src, n); break;
   case Z3T_I32: LOOP(int32_t, f32_to_i32(src[i])); break;
   case Z3T_I64: LOOP(int64_t, f32_to_i64(src[i])); break;
-  default: LOOP(uint8_t, (uint8_t)f32_to_i64(src[i]));
+  default: LOOP(uint8_t, f32_to_u8(src[i]));
   }
 }
 
