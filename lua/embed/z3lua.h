@@ -31,7 +31,7 @@ typedef struct z3lua_options {
 
 /* Opens an interpreter; argc and argv are the program's own (0 and NULL are fine). When it fails *vm still holds the
  * text for z3lua_error and must be closed (NULL only without any memory).
- * Sets OMP_WAIT_POLICY's kin in the environment when they are unset, so call it before other threads start. */
+ * Sets GOMP_SPINCOUNT and KMP_BLOCKTIME in the environment unless the user did: call it before other threads start. */
 int z3lua_open(z3lua **vm, int argc, char **argv);
 int z3lua_open_with(z3lua **vm, const z3lua_options *options);
 
