@@ -26,10 +26,7 @@ local function oom_fields()
   if device < 0 then return fields end
   local memory = require 'z3.memory'
   for name, v in pairs(memory.stats(fields.device).by) do fields.by[name] = v.current end
-  local names, bytes = ffi.new('const char *[?]', TOP), ffi.new('int64_t[?]', TOP)
-  for i = 0, C.z3_memory_top(device, TOP, names, bytes) - 1 do
-    fields.top[i + 1] = { owner = ffi.string(names[i]), bytes = tonumber(bytes[i]) }
-  end
+  fields.top = memory.top(TOP, fields.device)
   return fields
 end
 

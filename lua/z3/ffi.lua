@@ -17,7 +17,8 @@ local function exists(path)
   return f ~= nil
 end
 
---- Looks for `name` below this source file's folder and its parents: build/NAME is the tree's, lib/NAME an installed one.
+--- Looks for `name` below this source file's folder and its parents: build/NAME is the tree's, lib/NAME an installed
+-- one.
 local function search(name, places)
   local dir, tried = source_dir(), {}
   for _ = 0, 6 do
@@ -36,7 +37,8 @@ local function find_library()
   if type(host) == 'table' and host.lib then return host.lib end
   local path, tried = search('libzero3.so', { 'build/', 'lib/', '' })
   if not path then
-    error('z3: libzero3.so is not built or not installed (run make); looked at ' .. tried[1] .. ' … ' .. tried[#tried], 0)
+    error('z3: libzero3.so is not built or not installed (run make); looked at ' .. tried[1] .. ' … ' .. tried[#tried],
+      0)
   end
   return path
 end

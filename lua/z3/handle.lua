@@ -110,7 +110,7 @@ function M.dead(t, what)
   if type(reason) == 'table' then err.throw(reason.code, reason.message) end
   local prefix = what and what .. ': ' or ''
   if t.state == SCOPE_ENDED then
-    err.throw('STALE', prefix .. 'this tensor was made inside a z3.scope that has ended: return it from the scope to keep it')
+    err.throw('STALE', prefix .. 'this tensor was made in a z3.scope (or layer) that has ended: return it to keep it')
   end
   err.throw('STALE', ('%sthe tensor %s was freed: it cannot be used any more'):format(prefix, reason or ''))
 end
@@ -171,6 +171,17 @@ function M.leave(s, ...)
       if not seen[t] then release(t, SCOPE_ENDED) elseif scope then enlist(t, scope) end
     end
   end
+end
+
+--- The innermost open scope, or nil.
+function M.current() return scope end
+
+--- Makes an open scope (nil: none) the innermost one until it is switched back; returns the one that was. A user's
+-- module called inside a built-in one uses this: what it makes isn't the built-in scope's to free.
+function M.switch(s)
+  local was = scope
+  scope = s
+  return was
 end
 
 local function finish(s, ok, ...)

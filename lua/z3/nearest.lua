@@ -6,7 +6,7 @@ local M = {}
 function M.distance(a, b, limit)
   local n, m = #a, #b
   if math.abs(n - m) > limit then return limit + 1 end
-  local before, last, row = nil, {}, nil
+  local before, last, row = nil, {}
   for j = 0, m do last[j] = j end
   for i = 1, n do
     row = { [0] = i }
