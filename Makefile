@@ -21,6 +21,9 @@ CC := cc
 endif
 LUAJIT ?= luajit
 CFLAGS ?= -O2 -g
+V ?= 0
+# say,WORD: a short line instead of the command; V=1 shows commands.
+say = $(if $(filter 1,$V),,@echo '  $(1) $@';)
 GOALS := $(or $(MAKECMDGOALS),all)
 # Goals that compile nothing need no probes: they must work on a bare machine.
 COMPILES := $(filter-out deps demo clean help size,$(GOALS))
@@ -108,60 +111,60 @@ help:
 # ---- the library ---------------------------------------------------------------------------------
 $B/%.o: %.c $B/config.mk
 	@mkdir -p $(@D)
-	$(CC) $(CORE_CFLAGS) -c $< -o $@
+	$(call say,CC)$(CC) $(CORE_CFLAGS) -c $< -o $@
 
 # The same sources with assertions that abort: what the C tests link.
 $B/check/%.o: %.c $B/config.mk
 	@mkdir -p $(@D)
-	$(CC) $(CORE_CFLAGS) -DZ3_TEST=1 -c $< -o $@
+	$(call say,CC)$(CC) $(CORE_CFLAGS) -DZ3_TEST=1 -c $< -o $@
 
 # Kernels, once per instruction set; the table in force is picked at start.
 define isa_rule
 $B/%.$(1).o: %.c $B/config.mk
 	@mkdir -p $$(@D)
-	$(CC) $(CORE_CFLAGS) -O3 $(if $(filter v%,$(1)),-march=x86-64-$(1)) -DZ3I_ISA=$(1) -c $$< -o $$@
+	$$(call say,CC)$(CC) $(CORE_CFLAGS) -O3 $(if $(filter v%,$(1)),-march=x86-64-$(1)) -DZ3I_ISA=$(1) -c $$< -o $$@
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$i)))
 
 # The public headers as LuaJIT reads them. Their hash is compiled in too, and compared when the library is loaded.
 $(CDEF): $(PUBLIC_H) $B/config.mk
 	@mkdir -p $(@D)
-	$(CC) -E -P -DZ3_CDEF -Icore/include core/include/zero3/zero3.h | sed '/^[[:space:]]*$$/d' > $(@:.lua=.txt)
-	sha256sum < $(@:.lua=.txt) | cut -c1-16 > $(@:.lua=.hash)
-	{ echo '-- Generated from core/include/zero3/*.h. hash: what z3_abi_hash() of a library built from them returns.'; \
+	$(call say,GEN)$(CC) -E -P -DZ3_CDEF -Icore/include core/include/zero3/zero3.h | sed '/^[[:space:]]*$$/d' > $(@:.lua=.txt)
+	@sha256sum < $(@:.lua=.txt) | cut -c1-16 > $(@:.lua=.hash)
+	@{ echo '-- Generated from core/include/zero3/*.h. hash: what z3_abi_hash() of a library built from them returns.'; \
 	  printf 'return { hash = "%s", text = [==[\n' "$$(cat $(@:.lua=.hash))"; cat $(@:.lua=.txt); echo ']==] }'; } > $@
 
 VERSION_DEFS = -DZ3I_VERSION='"$(VERSION)"' -DZ3I_FEATURES='"$(FEATURES)"' -DZ3I_ABI_HASH=0x$$(cat $(CDEF:.lua=.hash))ull
 $B/core/base/version.o: core/base/version.c $(CDEF) Makefile
 	@mkdir -p $(@D)
-	$(CC) $(CORE_CFLAGS) $(VERSION_DEFS) -c $< -o $@
+	$(call say,CC)$(CC) $(CORE_CFLAGS) $(VERSION_DEFS) -c $< -o $@
 $B/check/core/base/version.o: core/base/version.c $(CDEF) Makefile
 	@mkdir -p $(@D)
-	$(CC) $(CORE_CFLAGS) -DZ3_TEST=1 $(VERSION_DEFS) -c $< -o $@
+	$(call say,CC)$(CC) $(CORE_CFLAGS) -DZ3_TEST=1 $(VERSION_DEFS) -c $< -o $@
 
 # nodelete: threads of the OpenMP pool would wake up in unmapped code if an interpreter closed the library.
 $B/libzero3.so: $(CORE_OBJ) $(ISA_OBJ) core/zero3.map
-	$(CC) -shared $(SAN_FLAGS) -o $@ $(CORE_OBJ) $(ISA_OBJ) -Wl,--version-script=core/zero3.map -Wl,-z,nodelete \
+	$(call say,LD)$(CC) -shared $(SAN_FLAGS) -o $@ $(CORE_OBJ) $(ISA_OBJ) -Wl,--version-script=core/zero3.map -Wl,-z,nodelete \
 	  $(if $(SAN_FLAGS),,-Wl,-z$(comma)defs) $(CORE_LIBS)
 
 $B/libzero3_check.a: $(CHECK_OBJ) $(ISA_OBJ)
 	@rm -f $@
-	ar rcs $@ $^
+	$(call say,AR)ar rcs $@ $^
 
 # ---- the interpreter -----------------------------------------------------------------------------
 $B/lua/embed/%.o: lua/embed/%.c $B/config.mk
 	@mkdir -p $(@D)
-	$(CC) $(BASE_CFLAGS) $(LUA_CFLAGS) -Ilua/embed -c $< -o $@
+	$(call say,CC)$(CC) $(BASE_CFLAGS) $(LUA_CFLAGS) -Ilua/embed -c $< -o $@
 $B/bin/%.o: bin/%.c $B/config.mk
 	@mkdir -p $(@D)
-	$(CC) $(BASE_CFLAGS) $(LUA_CFLAGS) -Ilua/embed -c $< -o $@
+	$(call say,CC)$(CC) $(BASE_CFLAGS) $(LUA_CFLAGS) -Ilua/embed -c $< -o $@
 $B/libz3lua.a: $(EMBED_OBJ)
 	@rm -f $@
-	ar rcs $@ $^
+	$(call say,AR)ar rcs $@ $^
 $B/libz3lua.so: $(EMBED_OBJ) lua/embed/embed.map
-	$(CC) -shared $(SAN_FLAGS) -o $@ $(EMBED_OBJ) -Wl,--version-script=lua/embed/embed.map $(LUA_LIBS) -lm -ldl
+	$(call say,LD)$(CC) -shared $(SAN_FLAGS) -o $@ $(EMBED_OBJ) -Wl,--version-script=lua/embed/embed.map $(LUA_LIBS) -lm -ldl
 $B/bin/z3lua: $B/bin/z3lua.o $B/libz3lua.a
-	$(CC) $(SAN_FLAGS) -o $@ $^ $(LUA_LIBS) -lm -ldl
+	$(call say,LD)$(CC) $(SAN_FLAGS) -o $@ $^ $(LUA_LIBS) -lm -ldl
 # bin/z3lua points to the build that was made last without B=.
 bin/z3lua: $B/bin/z3lua
 	$(if $(filter build,$B),@ln -sfn ../build/bin/z3lua $@,@:)
@@ -169,12 +172,12 @@ bin/z3lua: $B/bin/z3lua
 # ---- tests ---------------------------------------------------------------------------------------
 $B/tests/%.o: tests/c/%.c $B/config.mk
 	@mkdir -p $(@D)
-	$(CC) $(CORE_CFLAGS) $(LUA_CFLAGS) -Ilua/embed -DZ3_TEST=1 -c $< -o $@
+	$(call say,CC)$(CC) $(CORE_CFLAGS) $(LUA_CFLAGS) -Ilua/embed -DZ3_TEST=1 -c $< -o $@
 # A host program has no core inside it: it finds the library beside itself, as any embedder's does.
 $B/tests/test_embed%: $B/tests/test_embed%.o $B/libz3lua.a
-	$(CC) $(SAN_FLAGS) -o $@ $^ $(LUA_LIBS) -lm -ldl -lcmocka
+	$(call say,LD)$(CC) $(SAN_FLAGS) -o $@ $^ $(LUA_LIBS) -lm -ldl -lcmocka
 $B/tests/%: $B/tests/%.o $B/libzero3_check.a
-	$(CC) $(SAN_FLAGS) -o $@ $^ -lcmocka $(CORE_LIBS)
+	$(call say,LD)$(CC) $(SAN_FLAGS) -o $@ $^ -lcmocka $(CORE_LIBS)
 tests: $(TEST_BIN)
 test: all tests
 	@B=$B CC='$(CC)' SAN=$(SAN) LUAJIT=$(LUAJIT) $(LUAJIT) tests/run.lua $(ONLY)
