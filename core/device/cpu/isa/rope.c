@@ -8,7 +8,8 @@
 typedef struct rope {
   const z3i_view *from, *to, *table, *positions;
   int64_t first, half, H, T;
-  bool inverse, add;
+  float sign;                                   /* of the sine: -1 turns back */
+  bool add;
 } rope;
 
 static int64_t position(const rope *f, int64_t b, int64_t t)
@@ -19,27 +20,22 @@ static int64_t position(const rope *f, int64_t b, int64_t t)
   return p->dtype == Z3T_I32 ? ((const int32_t *)p->data)[at] : ((const int64_t *)p->data)[at];
 }
 
-static void rotate(float *restrict y, const float *restrict x, const float *restrict table, int64_t half, bool inverse)
-{
-  const float *restrict cosine = table, *restrict sine = table + half;
-  const float sign = inverse ? -1.0f : 1.0f;
-  for (int64_t i = 0; i < half; i++) {
-    float s = sign * sine[i];
-    y[i] = z3i_fmaf(-x[half + i], s, x[i] * cosine[i]);
-    y[half + i] = z3i_fmaf(x[i], s, x[half + i] * cosine[i]);
+#define ROTATE(LOAD, STORE)                                                                         \
+  for (int64_t i = 0; i < half; i++) {                                                              \
+    float c = table[i], s = sign * table[half + i], a = LOAD(x1[i]), b = LOAD(x2[i]);               \
+    y1[i] = STORE(z3i_fmaf(-b, s, a * c));                                                          \
+    y2[i] = STORE(z3i_fmaf(a, s, b * c));                                                           \
   }
+static void rotate(float *restrict y1, float *restrict y2, const float *restrict x1, const float *restrict x2,
+                   const float *restrict table, int64_t half, float sign)
+{
+  ROTATE(, )
 }
-
 /* bf16 without a detour through buffers: heads are short, so calls would cost more than the work. */
-static void rotate_bf16(uint16_t *restrict y, const uint16_t *restrict x, const float *restrict table, int64_t half, bool inverse)
+static void rotate_bf16(uint16_t *restrict y1, uint16_t *restrict y2, const uint16_t *restrict x1, const uint16_t *restrict x2,
+                        const float *restrict table, int64_t half, float sign)
 {
-  const float *restrict cosine = table, *restrict sine = table + half;
-  const float sign = inverse ? -1.0f : 1.0f;
-  for (int64_t i = 0; i < half; i++) {
-    float s = sign * sine[i], a = z3i_bf16_to_f32(x[i]), b = z3i_bf16_to_f32(x[half + i]);
-    y[i] = z3i_f32_to_bf16(z3i_fmaf(-b, s, a * cosine[i]));
-    y[half + i] = z3i_f32_to_bf16(z3i_fmaf(a, s, b * cosine[i]));
-  }
+  ROTATE(z3i_bf16_to_f32, z3i_f32_to_bf16)
 }
 
 /* A head of any size and dtype: pairs in pieces. */
@@ -54,7 +50,7 @@ static void rotate_any(const rope *f, void *y, const void *x, const float *table
     z3i_load_f32(a + n, (const char *)x + (f->half + i) * in_bytes, in, n);
     memcpy(t, table + i, (size_t)n * sizeof *t);
     memcpy(t + n, table + f->half + i, (size_t)n * sizeof *t);
-    rotate(b, a, t, n, f->inverse);
+    rotate(b, b + n, a, a + n, t, n, f->sign);
     z3i_grad_f32((char *)y + i * out_bytes, out, b, n, f->add);
     z3i_grad_f32((char *)y + (f->half + i) * out_bytes, out, b + n, n, f->add);
   }
@@ -70,9 +66,10 @@ static void rotate_heads(void *ctx, int64_t lo, int64_t hi)
     const float *table = (const float *)f->table->data + position(f, b, t) * f->table->stride[0];
     const void *x = z3i_at(from, b * from->stride[0] + h * from->stride[1] + t * from->stride[2]);
     void *y = z3i_at(to, b * to->stride[0] + h * to->stride[1] + t * to->stride[2]);
-    if (from->dtype == Z3T_F32 && to->dtype == Z3T_F32 && !f->add) rotate(y, x, table, f->half, f->inverse);
-    else if (from->dtype == Z3T_BF16 && to->dtype == Z3T_BF16 && !f->add) rotate_bf16(y, x, table, f->half, f->inverse);
-    else rotate_any(f, y, x, table);
+    if (from->dtype != to->dtype || f->add || from->dtype == Z3T_F16) rotate_any(f, y, x, table);
+    else if (from->dtype == Z3T_F32)
+      rotate(y, (float *)y + f->half, x, (const float *)x + f->half, table, f->half, f->sign);
+    else rotate_bf16(y, (uint16_t *)y + f->half, x, (const uint16_t *)x + f->half, table, f->half, f->sign);
   }
 }
 
@@ -94,7 +91,7 @@ static int run(const z3i_call *c, const z3i_view *from, const z3i_view *to, bool
 {
   const int64_t *shape = to->shape;
   rope f = { .from = from, .to = to, .table = &c->in[1], .positions = &c->in[2], .first = c->attr->i[0], .half = shape[3] / 2,
-             .H = shape[1], .T = shape[2], .inverse = inverse, .add = inverse && (c->gin_add & 1u) };
+             .H = shape[1], .T = shape[2], .sign = inverse ? -1 : 1, .add = inverse && (c->gin_add & 1u) };
   Z3I_REQUIRE(shape[3] % 2 == 0, "rope: head size is %" PRId64 ", wants an even number", shape[3]);
   Z3I_ASSERT(last_contiguous(from) && last_contiguous(to));
   const int64_t heads = shape[0] * shape[1] * shape[2];
