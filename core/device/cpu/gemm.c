@@ -27,46 +27,45 @@ static void widen(float *dst, const void *src, int dtype, int64_t rows, int64_t 
   for (int64_t i = 0; i < rows; i++) isa->to_f32(dst + i * cols, at(src, dtype, i * ld), dtype, cols);
 }
 
-static void store_row(const z3i_isa_table *isa, void *c, int dtype, const float *tile, int64_t n, bool add)
+void z3i_store_row(void *dst, int dtype, const float *src, int64_t n, bool add)
 {
+  const z3i_isa_table *isa = z3i_isa();
   if (!add) {
-    isa->from_f32(c, dtype, tile, n);
+    isa->from_f32(dst, dtype, src, n);
     return;
   }
   if (dtype == Z3T_F32) {
-    float *f = c;
-    for (int64_t j = 0; j < n; j++) f[j] += tile[j];
+    float *f = dst;
+    for (int64_t j = 0; j < n; j++) f[j] += src[j];
     return;
   }
   enum { PART = 512 };
   float sum[PART];
   for (int64_t lo = 0; lo < n; lo += PART) {
     int64_t len = Z3I_MIN(n - lo, (int64_t)PART);
-    isa->to_f32(sum, at(c, dtype, lo), dtype, len);
-    for (int64_t j = 0; j < len; j++) sum[j] += tile[lo + j];
-    isa->from_f32(at_mut(c, dtype, lo), dtype, sum, len);
+    isa->to_f32(sum, at(dst, dtype, lo), dtype, len);
+    for (int64_t j = 0; j < len; j++) sum[j] += src[lo + j];
+    isa->from_f32(at_mut(dst, dtype, lo), dtype, sum, len);
   }
 }
 
 /* The tile (m,n), dense, to C. */
 static void store_tile(const z3i_gemm_args *g, void *c, const float *tile, int64_t m, int64_t n)
 {
-  const z3i_isa_table *isa = z3i_isa();
 #pragma omp parallel for schedule(static) if (m * n >= PAR_MIN)
-  for (int64_t i = 0; i < m; i++) store_row(isa, at_mut(c, g->out_dtype, i * g->ldc), g->out_dtype, tile + i * n, n, g->add);
+  for (int64_t i = 0; i < m; i++) z3i_store_row(at_mut(c, g->out_dtype, i * g->ldc), g->out_dtype, tile + i * n, n, g->add);
 }
 
 /* K is 0: the product is 0 and C becomes, or gets, the bias. */
 static int bias_only(const z3i_gemm_args *g)
 {
-  const z3i_isa_table *isa = z3i_isa();
   float *row;
   Z3I_TRY(z3i_scratch(g->dev, (size_t)g->n * sizeof *row, (void **)&row));
-  if (g->bias != NULL) isa->to_f32(row, g->bias, g->in_dtype, g->n);
+  if (g->bias != NULL) z3i_isa()->to_f32(row, g->bias, g->in_dtype, g->n);
   else memset(row, 0, (size_t)g->n * sizeof *row);
   for (int64_t b = 0; b < g->batch; b++)
     for (int64_t i = 0; i < g->m; i++)
-      store_row(isa, at_mut(g->c, g->out_dtype, b * g->c_batch_stride + i * g->ldc), g->out_dtype, row, g->n, g->add);
+      z3i_store_row(at_mut(g->c, g->out_dtype, b * g->c_batch_stride + i * g->ldc), g->out_dtype, row, g->n, g->add);
   z3i_pool_free(g->dev, row);
   return Z3E_OK;
 }
@@ -231,7 +230,7 @@ static int check(const z3i_gemm_args *g)
   Z3I_REQUIRE(b_lines <= 1 || g->ldb >= (g->b_t ? g->k : g->n), "gemm: ldb is %" PRId64 ", wants >= %" PRId64, g->ldb,
               g->b_t ? g->k : g->n);
   Z3I_REQUIRE(g->m <= 1 || g->ldc >= g->n, "gemm: ldc is %" PRId64 ", wants >= %" PRId64, g->ldc, g->n);
-  Z3I_REQUIRE(g->batch <= 1 || g->c_batch_stride > 0, "gemm: batch stride of the result is %" PRId64 ", wants > 0", g->c_batch_stride);
+  Z3I_REQUIRE(g->batch <= 1 || g->m * g->n == 0 || g->c_batch_stride > 0, "gemm: batch stride of the result is %" PRId64 ", wants > 0", g->c_batch_stride);
   return Z3E_OK;
 }
 

@@ -24,4 +24,7 @@ typedef struct z3i_gemm_args {
  * the product into f32 without add, added. May run on several threads at once.
  * Errors: Z3E_OOM (scratch), Z3E_ARG (args that don't describe matrices), Z3E_BUG (the library refused). */
 int z3i_gemm(const z3i_gemm_args *a);
+
+/* n contiguous elements of dst = src, or += src (in f32, rounded once). One thread. */
+void z3i_store_row(void *dst, int dtype, const float *src, int64_t n, bool add);
 #endif
