@@ -45,8 +45,8 @@ typedef struct z3i_update {
   void *weight16;
   int weight16_dtype;
   float grad_scale;                             /* multiplies each gradient first (unscale, average, clip) */
-  float lr, beta1, beta2, eps, weight_decay, momentum;
-  float bias1, bias2;                           /* 1 - beta^t, rounded once from double */
+  double lr, beta1, beta2, eps, weight_decay, momentum;   /* double: 1 - 0.999f is off by 1.3e-5 */
+  double bias1, bias2;                          /* 1 - beta^t */
   int nesterov, first;                          /* first: buf = g (SGD's first step) */
 } z3i_update;
 

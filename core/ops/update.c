@@ -48,10 +48,9 @@ int z3_update(z3_tensor *master, z3_tensor *m, z3_tensor *v, z3_tensor *grad, z3
   double t = (double)a->step;
   z3i_update u = { .kind = a->kind, .n = master->numel, .master = data(master), .m = data(m), .v = data(v),
                    .grad = (float *)grad->storage->data + grad->offset, .weight16 = data(weight16),
-                   .weight16_dtype = weight16 ? weight16->dtype : 0, .grad_scale = (float)a->grad_scale, .lr = (float)a->lr,
-                   .beta1 = (float)a->beta1, .beta2 = (float)a->beta2, .eps = (float)a->eps,
-                   .weight_decay = (float)a->weight_decay, .momentum = (float)a->momentum,
-                   .bias1 = (float)(1 - pow(a->beta1, t)), .bias2 = (float)(1 - pow(a->beta2, t)), .nesterov = a->nesterov,
+                   .weight16_dtype = weight16 ? weight16->dtype : 0, .grad_scale = (float)a->grad_scale, .lr = a->lr,
+                   .beta1 = a->beta1, .beta2 = a->beta2, .eps = a->eps, .weight_decay = a->weight_decay,
+                   .momentum = a->momentum, .bias1 = 1 - pow(a->beta1, t), .bias2 = 1 - pow(a->beta2, t), .nesterov = a->nesterov,
                    .first = a->step == 1 };
   int64_t start = z3i_prof_start();
   Z3I_TRY(dev->update(&u));

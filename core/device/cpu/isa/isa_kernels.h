@@ -5,7 +5,7 @@
 
 #define Z3I_KERNEL(name) int Z3I_SYM(name)(const z3i_call *c)
 
-/* elem_unary.c, elem_grad.c: every elementwise operation of one input; c->op tells which */
+/* elem_unary.c, elem_grad.c: elementwise operations of one input; c->op tells which */
 Z3I_KERNEL(unary);
 Z3I_KERNEL(unary_grad);
 /* elem_binary.c: add sub mul div pow maximum minimum compare where masked_fill swiglu */
@@ -17,7 +17,7 @@ Z3I_KERNEL(copy_grad);
 int Z3I_SYM(copy)(const z3i_view *dst, const z3i_view *src);
 int Z3I_SYM(fill)(const z3i_view *dst, double value);
 int Z3I_SYM(arange)(const z3i_view *dst, double start, double step);
-/* reduce.c, reduce_extreme.c, scan.c */
+/* reduce.c, reduce_extreme.c, reduce_sumsq.c, scan.c */
 Z3I_KERNEL(reduce);                             /* sum, mean, var */
 Z3I_KERNEL(reduce_grad);
 Z3I_KERNEL(extreme);                            /* max, min, argmax */
@@ -27,9 +27,12 @@ Z3I_KERNEL(cumsum_grad);
 Z3I_KERNEL(tril);
 Z3I_KERNEL(tril_grad);
 int Z3I_SYM(sumsq)(const z3i_view *x, double *sum, int64_t *nonfinite);
-/* random.c, update.c */
+/* random.c, update_kernels.c */
 int Z3I_SYM(random)(const z3i_view *dst, int kind, double a, double b, uint64_t key, int64_t first);
 int Z3I_SYM(update)(const z3i_update *u);
+/* dropout.c */
+Z3I_KERNEL(dropout);
+Z3I_KERNEL(dropout_grad);
 /* norm.c, softmax.c, loss.c, embed.c, index.c, rope.c */
 Z3I_KERNEL(layer_norm);
 Z3I_KERNEL(layer_norm_grad);

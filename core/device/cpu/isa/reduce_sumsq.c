@@ -1,0 +1,72 @@
+/* reduce_sumsq.c -- sum of squares in double and the count of elements that aren't finite, in one pass.
+ * A view is cut into at most 64 parts by its size alone; each adds 16 lanes of doubles, parts are added in order. */
+#include "device/cpu/isa/elem.h"
+#include "device/cpu/isa/isa_kernels.h"
+
+enum { PARTS = 64 };
+
+typedef struct sumsq_task {
+  z3i_flat x;
+  int64_t part;                                 /* elements of one part */
+  double sum[PARTS];
+  int64_t bad[PARTS];
+} sumsq_task;
+
+typedef double f64x16 __attribute__((vector_size(128)));
+typedef float f32x16 __attribute__((vector_size(64)));
+
+static double block_sum(const float *restrict x, int64_t n)
+{
+  f64x16 acc = { 0 };
+  double lane[16];
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    f32x16 v;
+    memcpy(&v, x + i, sizeof v);
+    f64x16 w = __builtin_convertvector(v, f64x16);
+    acc += w * w;
+  }
+  memcpy(lane, &acc, sizeof lane);
+  for (int j = 0; i < n; i++, j++) lane[j] += (double)x[i] * (double)x[i];
+  for (int j = 0; j < 8; j++) lane[j] += lane[j + 8];
+  for (int j = 0; j < 4; j++) lane[j] += lane[j + 4];
+  return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+}
+
+static int64_t block_bad(const float *restrict x, int64_t n)
+{
+  int32_t bad = 0;
+  for (int64_t i = 0; i < n; i++) bad += (z3i_bits(x[i]) & 0x7F800000u) == 0x7F800000u;
+  return bad;
+}
+
+static void part_block(void *ctx, int64_t lo, int64_t hi)
+{
+  sumsq_task *t = ctx;
+  float buf[Z3I_BLOCK];
+  double sum = 0;
+  int64_t bad = 0;
+  for (int64_t at = lo; at < hi; at += Z3I_BLOCK) {
+    int64_t n = Z3I_MIN(hi - at, (int64_t)Z3I_BLOCK);
+    const float *x = z3i_get_f32(buf, &t->x, at, n);
+    sum += block_sum(x, n);
+    bad += block_bad(x, n);
+  }
+  t->sum[lo / t->part] = sum;
+  t->bad[lo / t->part] = bad;
+}
+
+int Z3I_SYM(sumsq)(const z3i_view *x, double *sum, int64_t *nonfinite)
+{
+  sumsq_task t = { .x = z3i_flatten(x) };
+  int64_t blocks = (t.x.n + Z3I_BLOCK - 1) / Z3I_BLOCK;
+  t.part = Z3I_MAX(1, (blocks + PARTS - 1) / PARTS) * Z3I_BLOCK;
+  z3i_for_blocks(t.x.n, t.part, t.x.n, part_block, &t);
+  *sum = 0;
+  *nonfinite = 0;
+  for (int i = 0; i < PARTS; i++) {
+    *sum += t.sum[i];
+    *nonfinite += t.bad[i];
+  }
+  return Z3E_OK;
+}
