@@ -1,6 +1,6 @@
 /* loss.c -- cross-entropy of given logits, forward and backward, and its two row steps for linear_cross_entropy.
- * loss = log(sum exp(x - max)) - (x[target] - max): the maximum cancels before anything is rounded, so logits of 1e4 cost
- * no accuracy. gx = scale (exp(x - lse) - onehot). Legend: N = rows, V = classes. */
+ * loss = log(sum exp(x - max)) - (x[target] - max): the maximum cancels before anything is rounded, so logits of 1e4
+ * cost no accuracy. gx = scale (exp(x - lse) - onehot). Legend: N = rows, V = classes. */
 #include "device/cpu/isa/isa_kernels.h"
 #include "device/cpu/isa/lse.h"
 

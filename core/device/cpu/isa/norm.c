@@ -41,8 +41,8 @@ static inline void moments(const float *x, int64_t n, float mean, double *sum, d
   *sum2 += z3i_lanes_sum(lane2);
 }
 
-static void apply(float *restrict y, const float *restrict x, const float *restrict w, const float *restrict b, int64_t n,
-                  float mean, float rstd)
+static void apply(float *restrict y, const float *restrict x, const float *restrict w, const float *restrict b,
+                  int64_t n, float mean, float rstd)
 {
   for (int64_t i = 0; i < n; i++) y[i] = z3i_fmaf((x[i] - mean) * rstd, w[i], b[i]);
 }
@@ -128,8 +128,8 @@ static void input_grad(float *restrict gx, const float *restrict x, const float 
   }
 }
 
-static void weight_sums(float *restrict gw, float *restrict gb, const float *restrict x, const float *restrict g, int64_t n,
-                        float mean, float rstd)
+static void weight_sums(float *restrict gw, float *restrict gb, const float *restrict x, const float *restrict g,
+                        int64_t n, float mean, float rstd)
 {
   if (gw != NULL)
     for (int64_t i = 0; i < n; i++) gw[i] = z3i_fmaf(g[i], (x[i] - mean) * rstd, gw[i]);

@@ -32,8 +32,8 @@ static void rotate(float *restrict y1, float *restrict y2, const float *restrict
   ROTATE(, )
 }
 /* bf16 without a detour through buffers: heads are short, so calls would cost more than the work. */
-static void rotate_bf16(uint16_t *restrict y1, uint16_t *restrict y2, const uint16_t *restrict x1, const uint16_t *restrict x2,
-                        const float *restrict table, int64_t half, float sign)
+static void rotate_bf16(uint16_t *restrict y1, uint16_t *restrict y2, const uint16_t *restrict x1,
+                        const uint16_t *restrict x2, const float *restrict table, int64_t half, float sign)
 {
   ROTATE(z3i_bf16_to_f32, z3i_f32_to_bf16)
 }
@@ -79,8 +79,8 @@ static int check_positions(const rope *f, int64_t B)
   for (int64_t b = 0; b < B; b++)
     for (int64_t t = 0; t < f->T; t++) {
       int64_t p = position(f, b, t);
-      Z3I_REQUIRE((uint64_t)p < (uint64_t)P, "rope: position at [%" PRId64 ",%" PRId64 "] is %" PRId64 ", wants 0 to %" PRId64
-                  ": the table has %" PRId64 " rows", b, t, p, P - 1, P);
+      Z3I_REQUIRE((uint64_t)p < (uint64_t)P, "rope: position at [%" PRId64 ",%" PRId64 "] is %" PRId64
+                  ", wants 0 to %" PRId64 ": the table has %" PRId64 " rows", b, t, p, P - 1, P);
     }
   return Z3E_OK;
 }
@@ -90,8 +90,12 @@ static bool last_contiguous(const z3i_view *v) { return v->stride[3] == 1 || v->
 static int run(const z3i_call *c, const z3i_view *from, const z3i_view *to, bool inverse)
 {
   const int64_t *shape = to->shape;
-  rope f = { .from = from, .to = to, .table = &c->in[1], .positions = &c->in[2], .first = c->attr->i[0], .half = shape[3] / 2,
-             .H = shape[1], .T = shape[2], .sign = inverse ? -1 : 1, .add = inverse && (c->gin_add & 1u) };
+  rope f = { .from = from, .to = to, .table = &c->in[1], .positions = &c->in[2], .first = c->attr->i[0] };
+  f.half = shape[3] / 2;
+  f.H = shape[1];
+  f.T = shape[2];
+  f.sign = inverse ? -1 : 1;
+  f.add = inverse && (c->gin_add & 1u);
   Z3I_REQUIRE(shape[3] % 2 == 0, "rope: head size is %" PRId64 ", wants an even number", shape[3]);
   Z3I_ASSERT(last_contiguous(from) && last_contiguous(to));
   const int64_t heads = shape[0] * shape[1] * shape[2];

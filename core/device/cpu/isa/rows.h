@@ -51,7 +51,8 @@ static inline const char *z3i_place(const z3i_view *v, int64_t i, char text[200]
 
 /* Every id must be in [0, limit) or equal `ignore` (NULL: none is).
  * what: "embedding: id"; of: what the limit counts. Nothing may be written before this passed. */
-static inline int z3i_ids_check(const z3i_view *ids, int64_t limit, const int64_t *ignore, const char *what, const char *of)
+static inline int z3i_ids_check(const z3i_view *ids, int64_t limit, const int64_t *ignore, const char *what,
+                                const char *of)
 {
   int64_t n = z3i_view_numel(ids);
   for (int64_t i = 0; i < n; i++) {

@@ -29,7 +29,8 @@ static void take_rows(void *ctx, int64_t lo, int64_t hi)
   }
 }
 
-void z3i_rows_take(const z3i_view *picked, const z3i_view *data, const z3i_view *ids, int64_t outer, int64_t V, int64_t inner)
+void z3i_rows_take(const z3i_view *picked, const z3i_view *data, const z3i_view *ids, int64_t outer, int64_t V,
+                   int64_t inner)
 {
   take f = { .ids = ids, .dst = picked->data, .src = data->data, .N = z3i_view_numel(ids), .V = V };
   f.row_bytes = inner * z3i_dtype_bytes(data->dtype);
@@ -104,15 +105,16 @@ static void sum_piece(const sum *f, int64_t o, int64_t piece, int64_t col)
 
 static void zero(void *ctx, int64_t lo, int64_t hi) { memset((char *)ctx + lo, 0, (size_t)(hi - lo)); }
 
-int z3i_rows_sum(z3i_device *dev, const z3i_view *data, const z3i_view *picked, const z3i_view *ids, int64_t outer, int64_t V,
-                 int64_t inner, bool add)
+int z3i_rows_sum(z3i_device *dev, const z3i_view *data, const z3i_view *picked, const z3i_view *ids, int64_t outer,
+                 int64_t V, int64_t inner, bool add)
 {
   sum f = { .data = data, .picked = picked, .ids = ids, .N = z3i_view_numel(ids), .V = V, .inner = inner, .add = add };
   int64_t *room, bytes = outer * V * inner * z3i_dtype_bytes(data->dtype);
   Z3I_TRY(z3i_scratch(dev, 2 * (size_t)f.N * sizeof *room, (void **)&room));
   f.order = order_by_id(ids, f.N, V, room);
   if (!add) z3i_for_blocks(bytes, 1 << 18, bytes / 4, zero, data->data);
-  const int64_t pieces = (f.N + PIECE - 1) / PIECE, chunks = (inner + CHUNK - 1) / CHUNK, units = outer * pieces * chunks;
+  const int64_t pieces = (f.N + PIECE - 1) / PIECE, chunks = (inner + CHUNK - 1) / CHUNK;
+  const int64_t units = outer * pieces * chunks;
   /* Dealt out one by one: the chunks of a very long run lie side by side and must not all go to one thread. */
 #pragma omp parallel for schedule(static, 1) if (outer * f.N * inner >= Z3I_PAR_MIN)
   for (int64_t u = 0; u < units; u++) sum_piece(&f, u / chunks / pieces, u / chunks % pieces, u % chunks * CHUNK);

@@ -7,9 +7,10 @@
 #define z3i_rows_take Z3I_SYM(rows_take)
 #define z3i_rows_sum Z3I_SYM(rows_sum)
 /* picked[o][j] = data[o][ids[j]]; equal dtypes, ids checked before. */
-void z3i_rows_take(const z3i_view *picked, const z3i_view *data, const z3i_view *ids, int64_t outer, int64_t V, int64_t inner);
+void z3i_rows_take(const z3i_view *picked, const z3i_view *data, const z3i_view *ids, int64_t outer, int64_t V,
+                   int64_t inner);
 /* data[o][v] = (or += when add) the sum of picked[o][j] over the j with ids[j] == v, in the order of j whatever the
  * thread count, in f32, rounded once. Without add the other rows become 0; with it they aren't touched. */
-int z3i_rows_sum(z3i_device *dev, const z3i_view *data, const z3i_view *picked, const z3i_view *ids, int64_t outer, int64_t V,
-                 int64_t inner, bool add);
+int z3i_rows_sum(z3i_device *dev, const z3i_view *data, const z3i_view *picked, const z3i_view *ids, int64_t outer,
+                 int64_t V, int64_t inner, bool add);
 #endif
