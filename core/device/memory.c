@@ -81,7 +81,8 @@ int z3_memory_top(int device, int n, const char **names, int64_t *bytes)
   if (all_names != NULL && all_bytes != NULL) {
     pthread_mutex_lock(&pool->lock);
     for (size_t i = 0; i < pool->hash_room; i++)
-      for (const z3i_block *b = pool->hash[i]; b != NULL; b = b->hash_next) count = owner_add(all_names, all_bytes, count, b);
+      for (const z3i_block *b = pool->hash[i]; b != NULL; b = b->hash_next)
+        count = owner_add(all_names, all_bytes, count, b);
     pthread_mutex_unlock(&pool->lock);
     for (; given < n && given < count; given++) {
       int best = given;

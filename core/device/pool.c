@@ -161,9 +161,11 @@ static int refuse(z3i_pool *pool, size_t bytes, int category, bool by_limit)
   strncpy(oom.category, category_names[category], sizeof oom.category - 1);
   const char *owner = owner_now[0] ? owner_now : "(no module)";
   if (by_limit)
-    return Z3I_FAIL(Z3E_OOM, "out of memory on %s: %s of %s asked for %zu bytes; %" PRId64 " in use, %" PRId64
-                    " reserved, limit %" PRId64 " bytes: raise the limit, or lower batch, sequence length or model size",
-                    oom.device, oom.category, owner, bytes, pool->stats.current, pool->stats.reserved, pool->stats.limit);
+    return Z3I_FAIL(
+        Z3E_OOM,
+        "out of memory on %s: %s of %s asked for %zu bytes; %" PRId64 " in use, %" PRId64 " reserved, limit %" PRId64
+        " bytes: raise the limit, or lower batch, sequence length or model size",
+        oom.device, oom.category, owner, bytes, pool->stats.current, pool->stats.reserved, pool->stats.limit);
   return Z3I_FAIL(Z3E_OOM, "out of memory on %s: %s of %s asked for %zu bytes and the system has no more; %" PRId64
                   " in use, %" PRId64 " reserved", oom.device, oom.category, owner, bytes, pool->stats.current,
                   pool->stats.reserved);
@@ -182,7 +184,8 @@ static int segment_new(z3i_pool *pool, size_t bytes, bool small, int category, b
   const z3_memory_stats *s = &pool->stats;
   if (s->limit > 0 && s->reserved + (int64_t)want > s->limit) {
     z3i_pool_trim(pool);
-    if (s->reserved + (int64_t)want > s->limit) want = Z3I_MAX(bytes, Z3I_MIN(want, (size_t)Z3I_MAX(0, s->limit - s->reserved)));
+    if (s->reserved + (int64_t)want > s->limit)
+      want = Z3I_MAX(bytes, Z3I_MIN(want, (size_t)Z3I_MAX(0, s->limit - s->reserved)));
     want = want / ALIGN * ALIGN;
     if (s->reserved + (int64_t)want > s->limit) return refuse(pool, bytes, category, true);
   }

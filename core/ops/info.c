@@ -17,7 +17,8 @@ static const struct { z3i_rule rule; z3i_grad_rule grad; } rules[Z3OP_COUNT] = {
 };
 
 static const z3i_opinfo table[Z3OP_COUNT] = {
-#define Z3OP(name, min_in, max_in, n_out, n_aux, save, flags) [Z3OP_##name] = { #name, min_in, max_in, n_out, n_aux, save, flags },
+#define Z3OP(name, min_in, max_in, n_out, n_aux, save, flags)                                                          \
+  [Z3OP_##name] = { #name, min_in, max_in, n_out, n_aux, save, flags },
 #include "zero3/op.def"
 #undef Z3OP
 };

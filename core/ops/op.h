@@ -70,7 +70,7 @@ int z3i_run_aux(z3i_run *r, int j, int dtype, int ndim, const int64_t *shape);
 const char *z3i_input_name(int op, int i);
 /* Forward of an operation outside any tape, first result only (a new reference): gradient rules compute with it. */
 int z3i_op1(int op, z3_tensor *a, z3_tensor *b, z3_tensor *c, const z3_attr *attr, z3_tensor **out);
-/* Sums t (a broadcast shape) down to the shape of meta and converts to its dtype; may return t itself. Takes no reference. */
+/* Sums t (a broadcast shape) down to the shape of meta, in its dtype; may give t itself (a new reference). */
 int z3i_sum_to(z3_tensor *t, const z3i_meta *meta, z3_tensor **out);
 /* dst (+)= src, converting; equal shapes. */
 int z3i_accumulate(z3_tensor *dst, z3_tensor *src, bool add);
@@ -80,6 +80,6 @@ void z3i_broadcast_view(const z3_tensor *t, int out_ndim, const int64_t *out_sha
 int z3i_kernel_run(z3i_kernel kernel, const z3i_call *c, int kind, double flops);
 double z3i_op_flops(int op, const z3i_meta *in, const z3_attr *attr);
 void z3i_meta_of(const z3_tensor *t, z3i_meta *out);
-/* A tensor of (B,H,T,D) whose memory is laid out (B,T,H,D): heads side by side, as the layers around attention want it. */
+/* A tensor of (B,H,T,D) whose memory is laid out (B,T,H,D): heads side by side, as the layers around attention want. */
 int z3i_heads_alloc(z3i_device *dev, int dtype, const int64_t *shape_BHTD, z3_tensor **out);
 #endif

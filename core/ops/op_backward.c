@@ -143,7 +143,8 @@ static int deliver(z3i_back *b, int i, bool broadcast, z3_tensor *target)
   return Z3E_OK;
 }
 
-/* One product per gradient; linear_cross_entropy computes its logits again; attention's backward is five products to two. */
+/* One product per gradient; linear_cross_entropy computes its logits again; attention's backward is five products to
+ * two. */
 static double back_flops(const z3i_back *b)
 {
   if (!z3i_prof_on || b->n_in < 2) return 0;

@@ -5,8 +5,8 @@
 
 static int check_inputs(int op, const z3i_opinfo *info, z3_tensor *const *in, int n_in)
 {
-  Z3I_REQUIRE(n_in >= info->min_in && n_in <= info->max_in, "%s: %d inputs, wants %d to %d", info->name, n_in, info->min_in,
-              info->max_in);
+  Z3I_REQUIRE(n_in >= info->min_in && n_in <= info->max_in, "%s: %d inputs, wants %d to %d", info->name, n_in,
+              info->min_in, info->max_in);
   const z3i_device *dev = NULL;
   for (int i = 0; i < n_in; i++) {
     if (in[i] == NULL) {
@@ -17,8 +17,8 @@ static int check_inputs(int op, const z3i_opinfo *info, z3_tensor *const *in, in
     if (in[i]->magic != Z3I_TENSOR_MAGIC)
       return Z3I_FAIL(Z3E_STALE, "%s: %s was freed", info->name, z3i_input_name(op, i));
     if (dev == NULL) dev = in[i]->storage->dev;
-    Z3I_REQUIRE(dev == in[i]->storage->dev, "%s: %s is on device %s, the others on %s", info->name, z3i_input_name(op, i),
-                in[i]->storage->dev->name, dev->name);
+    Z3I_REQUIRE(dev == in[i]->storage->dev, "%s: %s is on device %s, the others on %s", info->name,
+                z3i_input_name(op, i), in[i]->storage->dev->name, dev->name);
   }
   Z3I_REQUIRE(dev != NULL, "%s: no input given", info->name);
   return Z3E_OK;
@@ -47,7 +47,8 @@ int z3i_heads_alloc(z3i_device *dev, int dtype, const int64_t *shape, z3_tensor 
 {
   z3_tensor *base;
   *out = NULL;
-  Z3I_TRY(z3i_tensor_alloc(dev, dtype, 4, (int64_t[]){ shape[0], shape[2], shape[1], shape[3] }, Z3M_ACTIVATION, &base));
+  Z3I_TRY(
+      z3i_tensor_alloc(dev, dtype, 4, (int64_t[]){ shape[0], shape[2], shape[1], shape[3] }, Z3M_ACTIVATION, &base));
   int64_t stride[4] = { base->stride[0], base->stride[2], base->stride[1], base->stride[3] };
   int rc = z3i_tensor_view(base, 4, shape, stride, 0, out);
   z3_tensor_release(base);
@@ -77,7 +78,8 @@ int z3i_kernel_run(z3i_kernel kernel, const z3i_call *c, int kind, double flops)
 double z3i_op_flops(int op, const z3i_meta *in, const z3_attr *attr)
 {
   if (op == Z3OP_linear || op == Z3OP_linear_cross_entropy)
-    return 2.0 * (double)z3i_numel(in[0].ndim, in[0].shape) * (double)in[1].shape[attr->i[0] && op == Z3OP_linear ? 1 : 0];
+    return 2.0 * (double)z3i_numel(in[0].ndim, in[0].shape) *
+           (double)in[1].shape[attr->i[0] && op == Z3OP_linear ? 1 : 0];
   if (op == Z3OP_matmul) return 2.0 * (double)z3i_numel(in[0].ndim, in[0].shape) * (double)in[1].shape[in[1].ndim - 1];
   if (op != Z3OP_attention) return 0;
   double all = 4.0 * (double)z3i_numel(4, in[0].shape) * (double)in[1].shape[2];   /* two products */

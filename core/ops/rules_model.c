@@ -30,8 +30,9 @@ static int same_dtype(z3i_run *r, int i, int j)
 {
   Z3I_TRY(want_float(r, i));
   if (r->in[i]->dtype == r->in[j]->dtype) return Z3E_OK;
-  return Z3I_FAIL(Z3E_DTYPE, "%s: %s is %s and %s is %s: convert one with :to", z3_op_name(r->op), z3i_input_name(r->op, i),
-                  z3_dtype_name(r->in[i]->dtype), z3i_input_name(r->op, j), z3_dtype_name(r->in[j]->dtype));
+  return Z3I_FAIL(Z3E_DTYPE, "%s: %s is %s and %s is %s: convert one with :to", z3_op_name(r->op),
+                  z3i_input_name(r->op, i), z3_dtype_name(r->in[i]->dtype), z3i_input_name(r->op, j),
+                  z3_dtype_name(r->in[j]->dtype));
 }
 
 static int replace_contiguous(z3i_run *r, int i)
@@ -43,7 +44,10 @@ static int replace_contiguous(z3i_run *r, int i)
   return Z3E_OK;
 }
 
-static bool last_contiguous(const z3_tensor *t) { return t->ndim > 0 && (t->stride[t->ndim - 1] == 1 || t->shape[t->ndim - 1] <= 1); }
+static bool last_contiguous(const z3_tensor *t)
+{
+  return t->ndim > 0 && (t->stride[t->ndim - 1] == 1 || t->shape[t->ndim - 1] <= 1);
+}
 
 RULE(matmul)
 {
@@ -127,12 +131,13 @@ RULE(rope)
   if (positions != NULL) {
     if (positions->dtype != Z3T_I32)
       return Z3I_FAIL(Z3E_DTYPE, "rope: positions is %s, wants i32", z3_dtype_name(positions->dtype));
-    if (positions->ndim != 2 || positions->shape[0] != x->shape[0] || positions->shape[1] != x->shape[2]) return misfit_with(r, 2, 0);
+    if (positions->ndim != 2 || positions->shape[0] != x->shape[0] || positions->shape[1] != x->shape[2])
+      return misfit_with(r, 2, 0);
     Z3I_TRY(replace_contiguous(r, 2));
   } else {
     int64_t first = r->attr.i[0], last = first + x->shape[2];
-    Z3I_REQUIRE(first >= 0 && last <= table->shape[0], "rope: positions %" PRId64 " to %" PRId64 ", the table has %" PRId64, first,
-                last - 1, table->shape[0]);
+    Z3I_REQUIRE(first >= 0 && last <= table->shape[0],
+                "rope: positions %" PRId64 " to %" PRId64 ", the table has %" PRId64, first, last - 1, table->shape[0]);
   }
   if (!last_contiguous(r->in[0])) Z3I_TRY(replace_contiguous(r, 0));
   return z3i_heads_alloc(r->dev, x->dtype, r->in[0]->shape, &r->out[0]);
@@ -154,7 +159,8 @@ RULE(attention)
     int ndim = 4;
     int64_t full[Z3_MAX_DIMS] = { q->shape[0], q->shape[1], q->shape[2], k->shape[2] }, shape[Z3_MAX_DIMS];
     memcpy(shape, full, sizeof shape);
-    if (mask->ndim > 4 || !z3i_broadcast(&ndim, shape, mask->ndim, mask->shape) || memcmp(shape, full, 4 * sizeof *full) != 0)
+    if (mask->ndim > 4 || !z3i_broadcast(&ndim, shape, mask->ndim, mask->shape) ||
+        memcmp(shape, full, 4 * sizeof *full) != 0)
       return misfit(r, 3, "a shape that broadcasts to (B,H,T,S)");
     z3_tensor *view;
     int64_t stride[Z3_MAX_DIMS];
@@ -175,8 +181,8 @@ static int want_targets(z3i_run *r, int i, int64_t rows)
   if (t->dtype != Z3T_I32 && t->dtype != Z3T_I64)
     return Z3I_FAIL(Z3E_DTYPE, "%s: targets is %s, wants i32 or i64", z3_op_name(r->op), z3_dtype_name(t->dtype));
   if (t->ndim != 1 || t->shape[0] != rows) return misfit_with(r, i, 0);
-  Z3I_REQUIRE(r->attr.i[1] >= Z3RED_SUM && r->attr.i[1] <= Z3RED_NONE, "%s: reduction number is %" PRId64 ", wants 0 to 2",
-              z3_op_name(r->op), r->attr.i[1]);
+  Z3I_REQUIRE(r->attr.i[1] >= Z3RED_SUM && r->attr.i[1] <= Z3RED_NONE,
+              "%s: reduction number is %" PRId64 ", wants 0 to 2", z3_op_name(r->op), r->attr.i[1]);
   Z3I_TRY(z3i_run_out(r, 0, Z3T_F32, r->attr.i[1] == Z3RED_NONE ? 1 : 0, &rows));
   Z3I_TRY(z3i_run_out(r, 1, Z3T_I64, 0, NULL));
   return z3i_run_aux(r, 0, Z3T_F32, 1, &rows);

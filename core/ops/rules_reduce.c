@@ -9,8 +9,8 @@ static int reduced(z3i_run *r, int *ndim, int64_t *shape, int64_t *count)
   const z3_tensor *x = r->in[0];
   if (r->attr.i[0] == 0) r->attr.i[0] = ((int64_t)1 << x->ndim) - 1;
   int64_t mask = r->attr.i[0];
-  Z3I_REQUIRE(mask >= 0 && mask < (int64_t)1 << Z3I_MAX(x->ndim, 1), "%s: a dim to reduce is beyond the tensor's %d dims",
-              z3_op_name(r->op), x->ndim);
+  Z3I_REQUIRE(mask >= 0 && mask < (int64_t)1 << Z3I_MAX(x->ndim, 1),
+              "%s: a dim to reduce is beyond the tensor's %d dims", z3_op_name(r->op), x->ndim);
   *ndim = 0;
   *count = 1;
   for (int i = 0; i < x->ndim; i++) {
@@ -69,8 +69,8 @@ RULE(argmax)
 static int dim_ok(z3i_run *r)
 {
   int64_t dim = r->attr.i[0];
-  Z3I_REQUIRE(dim >= 0 && dim < r->in[0]->ndim, "%s: dim is %" PRId64 ", the tensor has %d dims", z3_op_name(r->op), dim,
-              r->in[0]->ndim);
+  Z3I_REQUIRE(dim >= 0 && dim < r->in[0]->ndim, "%s: dim is %" PRId64 ", the tensor has %d dims", z3_op_name(r->op),
+              dim, r->in[0]->ndim);
   return Z3E_OK;
 }
 
@@ -91,7 +91,8 @@ static int want_ids(z3i_run *r, int i)
 {
   int dtype = r->in[i]->dtype;
   if (dtype == Z3T_I32 || dtype == Z3T_I64) return Z3E_OK;
-  return Z3I_FAIL(Z3E_DTYPE, "%s: %s is %s, wants i32 or i64", z3_op_name(r->op), z3i_input_name(r->op, i), z3_dtype_name(dtype));
+  return Z3I_FAIL(Z3E_DTYPE, "%s: %s is %s, wants i32 or i64", z3_op_name(r->op), z3i_input_name(r->op, i),
+                  z3_dtype_name(dtype));
 }
 
 RULE(index_select)
@@ -100,7 +101,8 @@ RULE(index_select)
   Z3I_TRY(want_ids(r, 1));
   char text[Z3I_SHAPE_TEXT];
   if (r->in[1]->ndim != 1)
-    return Z3I_FAIL(Z3E_SHAPE, "index_select: ids is %s, wants one dim", z3i_shape_text(r->in[1]->ndim, r->in[1]->shape, text));
+    return Z3I_FAIL(Z3E_SHAPE, "index_select: ids is %s, wants one dim",
+                    z3i_shape_text(r->in[1]->ndim, r->in[1]->shape, text));
   int64_t shape[Z3_MAX_DIMS];
   memcpy(shape, r->in[0]->shape, sizeof shape);
   shape[r->attr.i[0]] = r->in[1]->shape[0];
@@ -130,7 +132,8 @@ RULE(embedding)
   if (w->ndim != 2 || !z3i_dtype_float(w->dtype))
     return Z3I_FAIL(Z3E_SHAPE, "embedding: weight is %s %s, wants a floating (rows, width)", z3_dtype_name(w->dtype),
                     z3i_shape_text(w->ndim, w->shape, text));
-  if (ids->ndim == Z3_MAX_DIMS) return Z3I_FAIL(Z3E_SHAPE, "embedding: ids has %d dims, wants fewer than %d", ids->ndim, Z3_MAX_DIMS);
+  if (ids->ndim == Z3_MAX_DIMS)
+    return Z3I_FAIL(Z3E_SHAPE, "embedding: ids has %d dims, wants fewer than %d", ids->ndim, Z3_MAX_DIMS);
   int64_t shape[Z3_MAX_DIMS];
   memcpy(shape, ids->shape, sizeof shape);
   shape[ids->ndim] = w->shape[1];

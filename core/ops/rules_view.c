@@ -46,8 +46,8 @@ RULE(view)
   char a[Z3I_SHAPE_TEXT], b[Z3I_SHAPE_TEXT];
   if (hole >= 0 && known > 0 && x->numel % known == 0) shape[hole] = x->numel / known;
   if (z3i_numel(ndim, shape) != x->numel || (hole >= 0 && shape[hole] < 0))
-    return Z3I_FAIL(Z3E_SHAPE, "view: x %s has %" PRId64 " elements, does not fit %s", z3i_shape_text(x->ndim, x->shape, a),
-                    x->numel, z3i_shape_text(ndim, shape, b));
+    return Z3I_FAIL(Z3E_SHAPE, "view: x %s has %" PRId64 " elements, does not fit %s",
+                    z3i_shape_text(x->ndim, x->shape, a), x->numel, z3i_shape_text(ndim, shape, b));
   int64_t stride[Z3_MAX_DIMS];
   z3i_strides(ndim, shape, stride);
   if (x->contiguous) return make(r, ndim, shape, stride, x->offset);
@@ -84,7 +84,8 @@ RULE(narrow)
   int64_t dim = r->attr.i[0], start = r->attr.i[1], count = r->attr.i[2];
   Z3I_REQUIRE(dim >= 0 && dim < x->ndim, "narrow: dim is %" PRId64 ", the tensor has %d dims", dim, x->ndim);
   Z3I_REQUIRE(start >= 0 && count >= 0 && start <= x->shape[dim] && count <= x->shape[dim] - start,
-              "narrow: %" PRId64 " elements from %" PRId64 ", dim %" PRId64 " has %" PRId64, count, start, dim, x->shape[dim]);
+              "narrow: %" PRId64 " elements from %" PRId64 ", dim %" PRId64 " has %" PRId64, count, start, dim,
+              x->shape[dim]);
   int64_t shape[Z3_MAX_DIMS];
   memcpy(shape, x->shape, sizeof shape);
   shape[dim] = count;
@@ -103,7 +104,8 @@ RULE(expand)
     shape[i] = r->attr.i[1 + i] == -1 && i >= shift ? own : r->attr.i[1 + i];
     if (shape[i] < 0 || (own != 1 && own != shape[i])) {
       char text[Z3I_SHAPE_TEXT];
-      return Z3I_FAIL(Z3E_SHAPE, "expand: dim %d of x %s cannot become %" PRId64, i, z3i_shape_text(x->ndim, x->shape, text), shape[i]);
+      return Z3I_FAIL(Z3E_SHAPE, "expand: dim %d of x %s cannot become %" PRId64, i,
+                      z3i_shape_text(x->ndim, x->shape, text), shape[i]);
     }
   }
   z3i_broadcast_strides(x, ndim, shape, stride);
@@ -123,8 +125,9 @@ RULE(cat)
     for (int d = 0; fits && d < x->ndim; d++) fits = d == dim || x->shape[d] == first->shape[d];
     if (!fits) {
       char a[Z3I_SHAPE_TEXT], b[Z3I_SHAPE_TEXT];
-      return Z3I_FAIL(x->dtype == first->dtype ? Z3E_SHAPE : Z3E_DTYPE, "cat: tensor %d is %s %s, does not fit %s %s along dim %" PRId64, i,
-                      z3_dtype_name(x->dtype), z3i_shape_text(x->ndim, x->shape, a), z3_dtype_name(first->dtype),
+      return Z3I_FAIL(x->dtype == first->dtype ? Z3E_SHAPE : Z3E_DTYPE,
+                      "cat: tensor %d is %s %s, does not fit %s %s along dim %" PRId64, i, z3_dtype_name(x->dtype),
+                      z3i_shape_text(x->ndim, x->shape, a), z3_dtype_name(first->dtype),
                       z3i_shape_text(first->ndim, first->shape, b), dim);
     }
     shape[dim] += x->shape[dim];
@@ -133,7 +136,8 @@ RULE(cat)
   z3_tensor *out = r->out[0];
   for (int i = 0; i < r->n_in; i++) {
     z3_tensor *part;
-    Z3I_TRY(z3i_tensor_view(out, first->ndim, r->in[i]->shape, out->stride, out->offset + at * out->stride[dim], &part));
+    Z3I_TRY(
+        z3i_tensor_view(out, first->ndim, r->in[i]->shape, out->stride, out->offset + at * out->stride[dim], &part));
     int rc = z3_tensor_copy(part, r->in[i]);
     z3_tensor_release(part);
     if (rc != Z3E_OK) return rc;

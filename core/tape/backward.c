@@ -42,7 +42,8 @@ static int collect(walk *w, z3i_node *n)
   if (n == NULL || n->mark == w->mark) return Z3E_OK;
   char name[256];
   if (n->consumed)
-    return Z3I_FAIL(Z3E_STALE, "backward: %s was used by a backward already and its saved values are gone: run forward again",
+    return Z3I_FAIL(Z3E_STALE,
+                    "backward: %s was used by a backward already and its saved values are gone: run forward again",
                     z3i_node_name(n, name, sizeof name));
   if (w->count == w->room) {
     int room = w->room ? 2 * w->room : 256;
@@ -63,7 +64,10 @@ static int by_seq(const void *a, const void *b)
 }
 
 /* ---- accumulation ---- */
-static bool exclusive(const z3_tensor *t) { return t->refs == 1 && t->storage->refs == 1 && t->contiguous && !t->storage->wrapped; }
+static bool exclusive(const z3_tensor *t)
+{
+  return t->refs == 1 && t->storage->refs == 1 && t->contiguous && !t->storage->wrapped;
+}
 
 static int to_leaf(z3_tensor *leaf, z3_tensor *g)
 {
@@ -120,7 +124,8 @@ static int saved_check(const z3i_node *n, const z3i_saved *s, const char *what, 
 {
   if (s->tensor == NULL || s->tensor->storage->version == s->version) return Z3E_OK;
   char name[256];
-  return Z3I_FAIL(Z3E_STALE, "backward: %s: %s %d was changed in place after forward used it: clone it before changing it",
+  return Z3I_FAIL(Z3E_STALE,
+                  "backward: %s: %s %d was changed in place after forward used it: clone it before changing it",
                   z3i_node_name(n, name, sizeof name), what, i);
 }
 
@@ -168,7 +173,8 @@ static int node_run(z3i_node *n)
   if (n->region != NULL) Z3I_TRY(z3i_region_replay(n->region));
   Z3I_TRY(narrow_in_place(n, &done));
   if (done) return Z3E_OK;
-  Z3I_REQUIRE(n->n_in <= 64, "backward: %s has %d inputs, at most 64 can be differentiated", z3_op_name(n->op), n->n_in);
+  Z3I_REQUIRE(n->n_in <= 64, "backward: %s has %d inputs, at most 64 can be differentiated", z3_op_name(n->op),
+              n->n_in);
   Z3I_TRY(back_setup(n, &b, &s));
   Z3I_TRY(z3i_op_backward(&b));
   int rc = Z3E_OK;
@@ -239,14 +245,15 @@ static int seed_gradient(z3_tensor *loss, z3_tensor *grad, z3_tensor **out)
   *out = NULL;
   if (grad == NULL) {
     if (loss->numel != 1)
-      return Z3I_FAIL(Z3E_SHAPE, "backward: the tensor is %s, wants one element, or a gradient for it", z3i_shape_text(loss->ndim, loss->shape, a));
+      return Z3I_FAIL(Z3E_SHAPE, "backward: the tensor is %s, wants one element, or a gradient for it",
+                      z3i_shape_text(loss->ndim, loss->shape, a));
     Z3I_TRY(z3i_tensor_alloc(loss->storage->dev, loss->dtype, loss->ndim, loss->shape, Z3M_ACTIVATION, out));
     return z3_tensor_fill(*out, 1);
   }
   Z3I_TRY(z3i_tensor_check(grad, "backward: gradient"));
   if (grad->ndim != loss->ndim || memcmp(grad->shape, loss->shape, sizeof *grad->shape * (size_t)grad->ndim) != 0)
-    return Z3I_FAIL(Z3E_SHAPE, "backward: gradient %s does not fit the tensor %s", z3i_shape_text(grad->ndim, grad->shape, a),
-                    z3i_shape_text(loss->ndim, loss->shape, b));
+    return Z3I_FAIL(Z3E_SHAPE, "backward: gradient %s does not fit the tensor %s",
+                    z3i_shape_text(grad->ndim, grad->shape, a), z3i_shape_text(loss->ndim, loss->shape, b));
   if (grad->dtype == loss->dtype) {
     z3_tensor_retain(*out = grad);
     return Z3E_OK;
@@ -257,7 +264,9 @@ static int seed_gradient(z3_tensor *loss, z3_tensor *grad, z3_tensor **out)
 int z3_backward(z3_tensor *loss, z3_tensor *grad)
 {
   Z3I_TRY(z3i_tensor_check(loss, "backward"));
-  Z3I_REQUIRE(loss->requires_grad, "backward: the tensor has no history: no input of it requires a gradient, or it was made without recording");
+  Z3I_REQUIRE(
+      loss->requires_grad,
+      "backward: the tensor has no history: no input of it requires a gradient, or it was made without recording");
   z3_tensor *g;
   int rc = seed_gradient(loss, grad, &g);
   if (rc != Z3E_OK || loss->node == NULL) {
@@ -318,8 +327,8 @@ static int script_deliver(z3i_node *n, z3_tensor *g, int i)
   const z3i_meta *m = &n->in_meta[i];
   Z3I_TRY(z3i_tensor_check(g, "script operation: gradient"));
   if (g->ndim != m->ndim || memcmp(g->shape, m->shape, sizeof *g->shape * (size_t)g->ndim) != 0)
-    return Z3I_FAIL(Z3E_SHAPE, "script operation: gradient %d is %s, its input is %s", i + 1, z3i_shape_text(g->ndim, g->shape, a),
-                    z3i_shape_text(m->ndim, m->shape, b));
+    return Z3I_FAIL(Z3E_SHAPE, "script operation: gradient %d is %s, its input is %s", i + 1,
+                    z3i_shape_text(g->ndim, g->shape, a), z3i_shape_text(m->ndim, m->shape, b));
   z3_tensor *own = NULL;                          /* the script may keep g: never add into it */
   Z3I_TRY(z3i_op1(Z3OP_cast, g, NULL, NULL, &(z3_attr){ .i = { m->dtype } }, &own));
   int rc = deliver(&n->edge[i], own);
@@ -334,7 +343,8 @@ int z3_backward_resume(z3_tensor *const *grad_in, int count)
   int rc = Z3E_OK;
   if (count != n->n_in) rc = Z3I_FAIL(Z3E_ARG, "script operation: %d gradients for %d inputs", count, n->n_in);
   for (int i = 0; i < n->n_in && rc == Z3E_OK; i++)
-    if (grad_in[i] != NULL && (n->edge[i].node != NULL || n->edge[i].leaf != NULL)) rc = script_deliver(n, grad_in[i], i);
+    if (grad_in[i] != NULL && (n->edge[i].node != NULL || n->edge[i].leaf != NULL))
+      rc = script_deliver(n, grad_in[i], i);
   if (rc != Z3E_OK) {
     pop();
     return rc;

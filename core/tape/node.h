@@ -30,7 +30,7 @@ struct z3i_node {
   int64_t tag;                                    /* script operations: the script's own number */
   z3_attr attr;
   z3i_device *dev;
-  z3i_region *region;                             /* NULL, or where the saved values come from, by running entry again */
+  z3i_region *region;                             /* NULL, or where saved values come from, by running entry again */
   int entry;
   z3i_edge *edge;                                 /* [n_in] */
   z3i_meta *in_meta, *out_meta;                   /* [n_in], [n_out] */

@@ -113,7 +113,9 @@ int z3i_region_note(const z3i_run *r, z3i_node *node)
   const z3i_opinfo *info = z3i_opinfo_get(r->op);
   Z3I_TRY(grow((void **)&g->entries, g->n_entries, &g->entry_room, sizeof *g->entries));
   entry *e = &g->entries[g->n_entries];
-  *e = (entry){ .op = r->op, .n_in = r->n_in, .n_out = info->n_out, .first_in = g->n_inputs, .attr = r->attr, .node = node };
+  *e = (entry){
+    .op = r->op, .n_in = r->n_in, .n_out = info->n_out, .first_in = g->n_inputs, .attr = r->attr, .node = node
+  };
   for (int i = 0; i < r->n_in; i++) {
     int value;
     Z3I_TRY(value_of(g, r->in[i], &value));
@@ -203,7 +205,9 @@ static int replay(z3i_region *g, z3_tensor **values, const int *last)
   for (int i = 0; i < g->n_outsides; i++) {
     const outside *o = &g->outsides[i];
     if (o->tensor->storage->version != o->version)
-      return Z3I_FAIL(Z3E_STALE, "backward: a tensor that a recomputed region used was changed in place after forward: clone it first");
+      return Z3I_FAIL(
+          Z3E_STALE,
+          "backward: a tensor that a recomputed region used was changed in place after forward: clone it first");
     z3_tensor_retain(values[o->value] = o->tensor);
   }
   for (int k = 0; k < g->n_entries; k++) {

@@ -76,7 +76,8 @@ int z3_apply(int op, z3_tensor *const *in, int n_in, const z3_attr *attr, z3_ten
 
 int z3_script_record(z3_tensor *const *in, int n_in, z3_tensor *const *out, int n_out, int64_t tag)
 {
-  Z3I_REQUIRE(n_in >= 0 && n_out >= 1 && n_out <= 64, "script operation: %d inputs, %d outputs, wants 1 to 64 outputs", n_in, n_out);
+  Z3I_REQUIRE(n_in >= 0 && n_out >= 1 && n_out <= 64, "script operation: %d inputs, %d outputs, wants 1 to 64 outputs",
+              n_in, n_out);
   bool any = false;
   for (int i = 0; i < n_in; i++) {
     if (in[i] == NULL) continue;
@@ -138,7 +139,9 @@ static int fits(const z3_tensor *t, const z3_tensor *grad, bool any_float)
     return Z3I_FAIL(Z3E_SHAPE, "grad: %s does not fit the tensor's %s", z3i_shape_text(grad->ndim, grad->shape, a),
                     z3i_shape_text(t->ndim, t->shape, b));
   bool type_ok = any_float ? z3i_dtype_float(grad->dtype) : grad->dtype == Z3T_F32 && grad->contiguous;
-  if (!type_ok) return Z3I_FAIL(Z3E_DTYPE, "grad: %s does not fit a %s tensor", z3_dtype_name(grad->dtype), z3_dtype_name(t->dtype));
+  if (!type_ok)
+    return Z3I_FAIL(Z3E_DTYPE, "grad: %s does not fit a %s tensor", z3_dtype_name(grad->dtype),
+                    z3_dtype_name(t->dtype));
   return Z3E_OK;
 }
 
@@ -176,4 +179,7 @@ void z3_grad_clear(z3_tensor *t)
   t->grad_touched = false;
 }
 
-bool z3_grad_touched(const z3_tensor *t) { return z3i_tensor_ok(t) && t->grad != NULL && (!t->grad_is_buffer || t->grad_touched); }
+bool z3_grad_touched(const z3_tensor *t)
+{
+  return z3i_tensor_ok(t) && t->grad != NULL && (!t->grad_is_buffer || t->grad_touched);
+}

@@ -6,7 +6,8 @@ static int writable(z3_tensor *t, const char *what)
   Z3I_TRY(z3i_tensor_check(t, what));
   for (int i = 0; i < t->ndim; i++)
     if (t->stride[i] == 0 && t->shape[i] > 1)
-      return Z3I_FAIL(Z3E_ARG, "%s: dim %d of the tensor is expanded (one element in many places): clone it first", what, i);
+      return Z3I_FAIL(Z3E_ARG, "%s: dim %d of the tensor is expanded (one element in many places): clone it first",
+                      what, i);
   t->storage->version++;
   return Z3E_OK;
 }
@@ -94,7 +95,8 @@ int z3_tensor_to_device(z3_tensor *t, int device, z3_tensor **out)
   z3i_device *dev;
   Z3I_TRY(z3i_device_find(device, &dev));
   if (dev->computes)
-    return Z3I_FAIL(Z3E_UNSUPPORTED, "to: a tensor on device %s has no values to bring to %s", t->storage->dev->name, dev->name);
+    return Z3I_FAIL(Z3E_UNSUPPORTED, "to: a tensor on device %s has no values to bring to %s", t->storage->dev->name,
+                    dev->name);
   return z3i_tensor_alloc(dev, t->dtype, t->ndim, t->shape, Z3M_ACTIVATION, out);
 }
 
@@ -104,7 +106,8 @@ int z3_tensor_item(z3_tensor *t, double *out)
   Z3I_TRY(z3i_tensor_check(t, "item"));
   char text[Z3I_SHAPE_TEXT];
   if (t->numel != 1)
-    return Z3I_FAIL(Z3E_SHAPE, "item: the tensor has shape %s, wants one element", z3i_shape_text(t->ndim, t->shape, text));
+    return Z3I_FAIL(Z3E_SHAPE, "item: the tensor has shape %s, wants one element",
+                    z3i_shape_text(t->ndim, t->shape, text));
   void *p;
   Z3I_TRY(z3_tensor_data(t, &p));
   switch (t->dtype) {

@@ -68,7 +68,8 @@ int z3_tensor_new(int device, int dtype, int ndim, const int64_t *shape, int cat
   *out = NULL;
   z3i_device *dev;
   Z3I_TRY(z3i_device_find(device, &dev));
-  Z3I_REQUIRE(category >= 0 && category < Z3M_COUNT, "tensor: memory category is %d, wants 0 to %d", category, Z3M_COUNT - 1);
+  Z3I_REQUIRE(category >= 0 && category < Z3M_COUNT, "tensor: memory category is %d, wants 0 to %d", category,
+              Z3M_COUNT - 1);
   return z3i_tensor_alloc(dev, dtype, ndim, shape, category, out);
 }
 
@@ -122,7 +123,10 @@ void z3_tensor_release(z3_tensor *t)
 }
 
 int z3_tensor_ndim(const z3_tensor *t) { return z3i_tensor_ok(t) ? t->ndim : -1; }
-int64_t z3_tensor_dim(const z3_tensor *t, int i) { return z3i_tensor_ok(t) && i >= 0 && i < t->ndim ? t->shape[i] : -1; }
+int64_t z3_tensor_dim(const z3_tensor *t, int i)
+{
+  return z3i_tensor_ok(t) && i >= 0 && i < t->ndim ? t->shape[i] : -1;
+}
 int64_t z3_tensor_stride(const z3_tensor *t, int i)
 {
   return z3i_tensor_ok(t) && i >= 0 && i < t->ndim ? t->stride[i] : -1;

@@ -31,7 +31,7 @@ struct z3_tensor {
   uint8_t out_index;
   struct z3i_node *node;
   z3_tensor *grad;
-  uint32_t region;                                /* recompute region that made it (0: none), and its value number there */
+  uint32_t region;                                /* recompute region that made it (0: none), and its value number */
   uint32_t value;
 };
 

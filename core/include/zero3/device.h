@@ -16,7 +16,8 @@ typedef struct z3_memory_stats {
 const char *z3_device_name(int device);
 int z3_device_from_name(const char *name);      /* -1: none */
 int z3_memory_stats_get(int device, z3_memory_stats *out);
-/* Hard limit on live bytes plus what the pool can't reuse; 0 removes it. Errors: Z3E_OOM when more is in use already. */
+/* Hard limit on what is taken from the system, the pool's cache included; 0 removes it.
+ * Errors: Z3E_OOM when more is in use already. */
 int z3_memory_limit_set(int device, int64_t bytes);
 void z3_memory_peak_reset(int device);
 void z3_memory_trim(int device);                /* gives cached segments back to the system */

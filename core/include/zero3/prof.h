@@ -1,12 +1,13 @@
-/* prof.h -- what the library did and how long it took: totals per kind of work, and a ring of single events.
- * Off until z3_prof_enable; then each operation costs two clock readings. Times are nanoseconds of a monotonic clock. */
+/* prof.h -- what the library did and how long it took: totals per kind of work, and a ring of events.
+ * Off until z3_prof_enable; then each operation costs two clock readings. Times: nanoseconds of a monotonic clock. */
 #ifndef ZERO3_PROF_H
 #define ZERO3_PROF_H
 #ifndef Z3_CDEF
 #include "zero3/ops.h"
 #endif
 
-/* Kinds of work. object is Z3OP_... for the first two, Z3_ADAMW... for updates, 0 for the norm, the script's own for marks. */
+/* Kinds of work. object is Z3OP_... for the first two, Z3_ADAMW... for updates, 0 for the norm, the script's own number
+ * for marks. */
 enum { Z3P_FORWARD, Z3P_BACKWARD, Z3P_UPDATE, Z3P_NORM, Z3P_MARK, Z3P_KINDS };
 
 typedef struct z3_event {

@@ -11,7 +11,8 @@
 bool z3_grad_enable(bool on);
 bool z3_grad_enabled(void);
 
-int z3_requires_grad_set(z3_tensor *t, bool on); /* leaves only: Z3E_ARG for a recorded result; Z3E_DTYPE for integers */
+/* Leaves only. Errors: Z3E_ARG for a recorded result; Z3E_DTYPE for integers. */
+int z3_requires_grad_set(z3_tensor *t, bool on);
 bool z3_requires_grad(const z3_tensor *t);
 bool z3_is_leaf(const z3_tensor *t);
 /* New reference to the same values without history. */

@@ -12,7 +12,9 @@ typedef struct z3_tensor z3_tensor;
 
 enum { Z3D_CPU = 0, Z3D_NULL = 1, Z3D_COUNT = 2 };
 /* Memory categories: every byte of a device belongs to one. */
-enum { Z3M_PARAM_SHARD, Z3M_PARAM_FULL, Z3M_GRAD, Z3M_OPTIMIZER, Z3M_ACTIVATION, Z3M_BUFFER, Z3M_IO, Z3M_OTHER, Z3M_COUNT };
+enum {
+  Z3M_PARAM_SHARD, Z3M_PARAM_FULL, Z3M_GRAD, Z3M_OPTIMIZER, Z3M_ACTIVATION, Z3M_BUFFER, Z3M_IO, Z3M_OTHER, Z3M_COUNT
+};
 
 /* New tensor, contents undefined. shape: ndim <= Z3_MAX_DIMS sizes >= 0.
  * Errors: Z3E_ARG (ndim, dtype, device, negative size, more than 2^62 bytes), Z3E_OOM. */
@@ -47,7 +49,8 @@ enum { Z3R_NORMAL = 0, Z3R_UNIFORM = 1, Z3R_TRUNC_NORMAL = 2 };
 int z3_tensor_random(z3_tensor *t, int kind, double a, double b, uint64_t key, int64_t first);
 /* 0, 1, 2, ... times step plus start. */
 int z3_tensor_arange(z3_tensor *t, double start, double step);
-/* A new reference to an f32/int host copy is never needed on cpu; this brings t to device as it is (a copy, or a new reference to t itself). */
+/* t on another device: a new tensor, or a new reference to t itself. From null there are no values to bring:
+ * Z3E_UNSUPPORTED. */
 int z3_tensor_to_device(z3_tensor *t, int device, z3_tensor **out);
 /* One element as a double (i64 beyond 2^53 loses bits). Errors: Z3E_SHAPE unless numel is 1. */
 int z3_tensor_item(z3_tensor *t, double *out);
