@@ -14,6 +14,7 @@ end
 local function live()
   local ffi = package.loaded['z3.ffi']
   if not ffi then return 0 end
+  jit.flush()                                           -- compiled traces hold objects that were constants to them
   collectgarbage()
   collectgarbage()
   return tonumber(ffi.C.z3_tensor_live())
