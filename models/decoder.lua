@@ -4,6 +4,7 @@ local z3  = require 'z3'
 local err = require 'z3.error'
 
 local F = z3.nn.functional
+local grad_enabled = require('z3.autograd').is_grad_enabled
 
 local M = {}
 
@@ -25,6 +26,10 @@ function M.tokens(model, batch, cache)
     err.throw('SHAPE', ('%s: tokens are (%s), wants (B,T)'):format(what, table.concat(shape, ',')))
   end
   cache = cache or batch.cache
+  if cache and grad_enabled() then
+    err.throw('ARG', ('%s: a cache of keys and values has no history for backward: call the model in z3.no_grad'):format(
+      what))
+  end
   local start, n_ctx = cache and cache.length or 0, model.options.n_ctx
   if start + shape[2] > n_ctx then
     err.throw('ARG', ('%s: the sequence has %d tokens%s, n_ctx is %d'):format(what, start + shape[2],

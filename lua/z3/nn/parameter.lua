@@ -10,6 +10,7 @@
 local ffi   = require 'ffi'
 local err   = require 'z3.error'
 local check = require 'z3.check'
+local handle = require 'z3.handle'
 local opts  = require 'z3.opts'
 local C     = require('z3.ffi').C
 local T     = require 'z3.tensor'
@@ -53,15 +54,16 @@ local function key_of(p)
   return rng.key(rk.seed, INIT_PURPOSE, rk.ordinal, C.z3_key_name(p._name))
 end
 
-local function new_storage(p, dtype)
-  local shape = ffi.new('int64_t[8]')
-  for i, n in ipairs(p.shape) do shape[i - 1] = n end
-  local out = ffi.new('z3_tensor *[1]')
-  check(C.z3_tensor_new(T.default_device(), C.z3_dtype_from_name(dtype), p.ndim, shape, C.Z3M_PARAM_SHARD, out), p.name)
-  return ffi.gc(out[0], C.z3_tensor_release)
+-- The parameter owns t from now on; no scope frees it. Operations read p.h.
+local function take(p, t)
+  rawset(p, '_storage', handle.keep(t))
+  rawset(p, 'h', t.h)
+  check(C.z3_requires_grad_set(t.h, p.requires_grad), p.name)
 end
 
-local function release(h) C.z3_tensor_release(ffi.gc(h, nil)) end
+local function new_storage(p, dtype)
+  return T.new(T.dtypes[dtype], T.default_device(), p.shape, C.Z3M_PARAM_SHARD, p.name)
+end
 
 --- Writes initial values: elements first, first + 1, ... of the row-major parameter.
 -- @param h       native f32 tensor of as many elements as wanted
@@ -92,21 +94,20 @@ function P:materialise(dtype)
     err.throw('RELEASED', ('%s was released with its engine or by free(): build the model again'):format(self.name))
   end
   dtype = dtype or self._dtype
-  local h = new_storage(self, 'f32')
-  self:fill_initial(h, 0)
+  local t = new_storage(self, 'f32')
+  self:fill_initial(t.h, 0)
   if dtype ~= 'f32' then
-    local narrow = new_storage(self, dtype)
-    check(C.z3_tensor_copy(narrow, h), self._name)
-    release(h)
-    h = narrow
+    local rounded = new_storage(self, dtype)
+    check(C.z3_tensor_copy(rounded.h, t.h), self._name)
+    t:free()
+    t = rounded
   end
-  check(C.z3_requires_grad_set(h, self.requires_grad), self._name)
-  rawset(self, 'h', h)
+  take(self, t)
   return self
 end
 
 --- Takes storage that an engine made. Fields of `how`:
---   values   a tensor: what operations use from now on (the compute dtype); nil leaves the parameter without values
+--   values   { h = native tensor }: what operations use from now on (the compute dtype); nil leaves the parameter without values
 --   full     function(p) -> independent f32 tensor of the whole parameter (from the master)
 --   grad     function(p) -> independent f32 tensor of the whole gradient, or nil
 --   load     function(p, tensor): the whole parameter gets new values, masters included
@@ -116,13 +117,12 @@ end
 -- Hooks that are absent fall back to the values themselves.
 function P:attach(how)
   local values = how.values
+  rawset(self, '_hooks', how)
   rawset(self, 'h', nil)
   if values then
     C.z3_tensor_retain(values.h)
-    rawset(self, 'h', ffi.gc(ffi.cast('z3_tensor *', values.h), C.z3_tensor_release))
-    check(C.z3_requires_grad_set(self.h, self.requires_grad), self.name)
+    take(self, handle.own(values.h, true))
   end
-  self._hooks = how
   return self
 end
 
@@ -130,6 +130,7 @@ end
 function P:detach_engine(release_values)
   self._hooks = nil
   if release_values then
+    if rawget(self, '_storage') then self._storage:free() end
     rawset(self, 'h', nil)
     self._dead = true
   end
@@ -172,12 +173,9 @@ function P:load(t)
   end
   local hooks = self._hooks
   if hooks and hooks.load then hooks.load(self, t); return self end
-  if rawget(self, 'h') == nil then
-    local h = new_storage(self, self._dtype)
-    check(C.z3_requires_grad_set(h, self.requires_grad), self.name)
-    rawset(self, 'h', h)
-  end
-  check(C.z3_tensor_copy(self.h, t.h), self.name)
+  local from = T.handle(t, self.name)
+  if rawget(self, 'h') == nil then take(self, new_storage(self, self._dtype)) end
+  check(C.z3_tensor_copy(self.h, from), self.name)
   return self
 end
 
@@ -223,7 +221,7 @@ function FIELDS.dtype(p)
   return h ~= nil and ffi.string(C.z3_dtype_name(C.z3_tensor_dtype(h))) or p._dtype
 end
 
-local PRIVATE = { h = true, _name = true, _given = true, _hooks = true, _dead = true }
+local PRIVATE = { h = true, _storage = true, _name = true, _given = true, _hooks = true, _dead = true }
 
 local meta = { z3_parameter = true }
 
