@@ -225,6 +225,9 @@ install: all
 	install -m 755 $B/bin/z3lua $(DESTDIR)$(PREFIX)/bin/
 	install -m 755 $B/libzero3.so $B/libz3lua.so $(DESTDIR)$(PREFIX)/lib/
 	install -m 644 $B/libz3lua.a $(DESTDIR)$(PREFIX)/lib/
+	@mkdir -p $B/install
+	$(CC) $(BASE_CFLAGS) $(LUA_CFLAGS) -DZ3LUA_PREFIX='"$(PREFIX)"' -c lua/embed/locate.c -o $B/install/locate.o
+	ar r $(DESTDIR)$(PREFIX)/lib/libz3lua.a $B/install/locate.o    # a program linked with it may lie anywhere
 	install -m 644 core/include/zero3/*.h core/include/zero3/*.def core/base/err.def $(DESTDIR)$(PREFIX)/include/zero3/
 	sed -i 's|"../../base/err.def"|"err.def"|' $(DESTDIR)$(PREFIX)/include/zero3/status.h
 	install -m 644 lua/embed/z3lua.h $(DESTDIR)$(PREFIX)/include/

@@ -96,7 +96,9 @@ static int set_option(command *c, const option *o, const char *value)
     c->vm.device = value;
   } else if (strcmp(o->name, "--threads") == 0) {
     long n = strtol(value, &end, 10);
-    if (*value == '\0' || *end != '\0' || n < 1 || n > 4096) return usage_error("--threads wants 1 to 4096, not ", value);
+    if (*value == '\0' || *end != '\0' || n < 1 || n > 4096) {
+      return usage_error("--threads wants 1 to 4096, not ", value);
+    }
     c->vm.threads = (int)n;
   } else if (strcmp(o->name, "--memory-limit") == 0) {
     c->vm.memory_limit = value;
@@ -168,8 +170,8 @@ static int run(z3lua *vm, const command *c)
     if (z3lua_run_string(vm, c->codes[i], "=(command line)") != 0) return 1;
   }
   if (c->script != NULL && z3lua_run_file(vm, c->script) != 0) return 1;
-  if (c->prompt || (c->script == NULL && c->n_codes == 0)) return z3lua_run_string(vm, "require('z3.repl').run()", "=z3lua");
-  return 0;
+  if (!c->prompt && (c->script != NULL || c->n_codes > 0)) return 0;
+  return z3lua_run_string(vm, "require('z3.repl').run()", "=z3lua");
 }
 
 int main(int argc, char **argv)

@@ -85,7 +85,9 @@ local function find_jobs(root)
       jobs[#jobs + 1] = { label = job.label .. ' ' .. level, same_as = job }     -- counted as skipped, never run
     end
   end
-  if build == 'build' and not san then jobs[#jobs + 1] = { label = 'install', command = 'sh tests/install.sh', env = '' } end
+  if build == 'build' and not san then
+    jobs[#jobs + 1] = { label = 'install', command = 'sh tests/install.sh', env = '' }
+  end
   return jobs
 end
 

@@ -82,7 +82,8 @@ static int take_results(z3lua *vm, const char *function, const char *letters, in
   int first = lua_gettop(L) - n + 1;
   for (int i = 0; i < n; i++) {
     if (fits(L, first + i, letters[i])) continue;
-    const char *value = lua_type(L, first + i) == LUA_TNUMBER ? lua_tostring(L, first + i) : luaL_typename(L, first + i);
+    int is_number = lua_type(L, first + i) == LUA_TNUMBER;
+    const char *value = is_number ? lua_tostring(L, first + i) : luaL_typename(L, first + i);
     return z3lua_fail(vm, "%s: result %d is %s, wants %s", function, i + 1, value, letter_text(letters[i]));
   }
   for (int i = 0; i < n; i++) store(L, first + i, letters[i], ap);

@@ -48,7 +48,8 @@ describe('z3lua', function()
     with_script('local function step()\n  error("no data")\nend\nstep()', function(path)
       local out, err, code = z3lua(path)
       assert.equal('', out)
-      assert.equal(('z3lua: %s:2: no data\n  %s:2: in function \'step\'\n  %s:4: in main chunk\n'):format(path, path, path), err)
+      assert.equal((('z3lua: PATH:2: no data\n  PATH:2: in function \'step\'\n  PATH:4: in main chunk\n'):gsub(
+        'PATH', path)), err)
       assert.equal(1, code)
     end)
   end)
@@ -123,7 +124,8 @@ describe('z3lua', function()
   it('prints versions and features in one line', function()
     local out, err, code = z3lua '--version'
     assert.equal('', err)
-    assert.truthy(out:find '^z3lua %d+%.%d+%.%d+ · LuaJIT 2%.1%S* · cpu %([^)]*%) · onednn=%d+%.%d+ openmp=1 [^\n]*\n$', out)
+    local pattern = '^z3lua %d+%.%d+%.%d+ · LuaJIT 2%.1%S* · cpu %([^)]*%) · onednn=%d+%.%d+ openmp=1 [^\n]*\n$'
+    assert.truthy(out:find(pattern), out)
     assert.equal(0, code)
   end)
 
