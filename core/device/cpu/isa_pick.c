@@ -44,8 +44,9 @@ static int machine_level(void)
   bool rest = (c & F16C) && (c & MOVBE) && (c2 & LZCNT);
   if (!rest || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi") ||
       !__builtin_cpu_supports("bmi2")) return 2;
-  bool v4 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
-            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  bool v4 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+            __builtin_cpu_supports("avx512vl");
   return v4 ? 4 : 3;
 }
 
@@ -68,17 +69,19 @@ static void pick(void)
   int has = machine_level(), level = has;
   chosen = z3i_isa_table_v2();
   if (has < 2) {
-    snprintf(problem, sizeof problem, "cpu: this processor lacks SSE4.2 and POPCNT (x86-64-v2), the least that is supported");
+    snprintf(problem, sizeof problem,
+             "cpu: this processor lacks SSE4.2 and POPCNT (x86-64-v2), the least that is supported");
     return;
   }
   if (asked != NULL && asked[0] != '\0') {
     bool known = asked[0] == 'v' && asked[1] >= '2' && asked[1] <= '4' && asked[2] == '\0';
     level = known ? asked[1] - '0' : 0;
-    if (!known) snprintf(problem, sizeof problem, "cpu: Z3_CPU is '%.40s', wants v2, v3 or v4 (this machine has v%d)", asked, has);
-    else if (level > has)
-      snprintf(problem, sizeof problem, "cpu: Z3_CPU is %s, but this machine has v%d only; set Z3_CPU to v%d or less", asked, has,
-               has);
-    if (!known || level > has) return;
+    const char *text = known ? "cpu: Z3_CPU is '%.40s', but this machine has v%d; set Z3_CPU to that or less"
+                             : "cpu: Z3_CPU is '%.40s', wants v2, v3 or v4 (this machine has v%d)";
+    if (!known || level > has) {
+      snprintf(problem, sizeof problem, text, asked, has);
+      return;
+    }
   }
   chosen = level == 4 ? z3i_isa_table_v4() : level == 3 ? z3i_isa_table_v3() : z3i_isa_table_v2();
   describe(level);
@@ -92,7 +95,8 @@ static void pick(void)
   chosen = z3i_isa_table_base();
   snprintf(description, sizeof description, "base");
   if (asked != NULL && asked[0] != '\0' && strcmp(asked, "base") != 0)
-    snprintf(problem, sizeof problem, "cpu: Z3_CPU is '%.40s', but this library has kernels for 'base' only here", asked);
+    snprintf(problem, sizeof problem, "cpu: Z3_CPU is '%.40s', but this library has kernels for 'base' only here",
+             asked);
 }
 #endif
 

@@ -35,7 +35,8 @@ z3i_device *z3i_null_device(int *rc)
   static const z3i_kernel none[Z3OP_COUNT];
   static z3i_device device = {
     .name = "null", .id = Z3D_NULL, .computes = false, .mem_alloc = take, .mem_free = give, .forward = none,
-    .backward = none, .copy = copy, .fill = fill, .random = random_fill, .arange = arange, .update = update, .sumsq = sumsq,
+    .backward = none, .copy = copy, .fill = fill, .random = random_fill, .arange = arange, .update = update,
+    .sumsq = sumsq,
   };
   *rc = Z3E_OK;
   return &device;

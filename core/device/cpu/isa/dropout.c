@@ -12,8 +12,8 @@ typedef struct dropout_task {
   bool add;
 } dropout_task;
 
-static void keep_some(float *restrict y, const float *restrict x, const uint32_t *restrict w, uint32_t bound, float scale,
-                      int64_t n)
+static void keep_some(float *restrict y, const float *restrict x, const uint32_t *restrict w, uint32_t bound,
+                      float scale, int64_t n)
 {
   const int32_t limit = (int32_t)bound;
   for (int64_t i = 0; i < n; i++) {
@@ -38,8 +38,12 @@ static void dropout_block(void *ctx, int64_t lo, int64_t hi)
 static void run(const z3i_call *c, const z3i_view *x, const z3i_view *y, bool add)
 {
   double keep = 1.0 - c->attr->f[0];
-  dropout_task t = { .x = z3i_flatten(x), .y = z3i_flatten(y), .key = (uint64_t)c->attr->i[0],
-                     .bound = (uint32_t)(keep * 16777216.0 + 0.5), .scale = keep > 0 ? (float)(1.0 / keep) : 0.0f, .add = add };
+  dropout_task t = { .x = z3i_flatten(x),
+                     .y = z3i_flatten(y),
+                     .key = (uint64_t)c->attr->i[0],
+                     .bound = (uint32_t)(keep * 16777216.0 + 0.5),
+                     .scale = keep > 0 ? (float)(1.0 / keep) : 0.0f,
+                     .add = add };
   z3i_for_blocks(t.y.n, Z3I_BLOCK, t.y.n, dropout_block, &t);
 }
 

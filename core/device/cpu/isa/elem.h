@@ -49,6 +49,7 @@ void z3i_put_f32(const z3i_flat *f, int64_t lo, int64_t n, const float *src, boo
 void z3i_put_i64(const z3i_flat *f, int64_t lo, int64_t n, const int64_t *src);
 
 /* out (+)= f(in...): all views have out's shape. */
-void z3i_elem_run(z3i_elem_f32 f, const z3_attr *attr, const z3i_view *out, bool add, int n_in, const z3i_view *const *in);
+void z3i_elem_run(z3i_elem_f32 f, const z3_attr *attr, const z3i_view *out, bool add, int n_in,
+                  const z3i_view *const *in);
 void z3i_elem_run_i64(z3i_elem_i64 f, const z3_attr *attr, const z3i_view *out, int n_in, const z3i_view *const *in);
 #endif

@@ -93,8 +93,8 @@ int Z3I_SYM(binary)(const z3i_call *c)
   };
   int64_t cmp = c->attr->i[0];
   bool compare = c->op == Z3OP_compare;
-  Z3I_REQUIRE(!compare || (cmp >= Z3CMP_EQ && cmp <= Z3CMP_GE), "compare: comparison is number %" PRId64 ", wants 0 to 5",
-              cmp);
+  Z3I_REQUIRE(!compare || (cmp >= Z3CMP_EQ && cmp <= Z3CMP_GE),
+              "compare: comparison is number %" PRId64 ", wants 0 to 5", cmp);
   int n_in = c->op == Z3OP_where ? 3 : 2;
   const z3i_view *in[3] = { &c->in[0], &c->in[1], &c->in[2] };
   bool whole = !z3i_dtype_float(c->out[0].dtype);

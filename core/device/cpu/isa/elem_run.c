@@ -231,7 +231,8 @@ static void block_i64(void *ctx, int64_t lo, int64_t hi)
   z3i_put_i64(&t->out, lo, n, result);
 }
 
-void z3i_elem_run(z3i_elem_f32 f, const z3_attr *attr, const z3i_view *out, bool add, int n_in, const z3i_view *const *in)
+void z3i_elem_run(z3i_elem_f32 f, const z3_attr *attr, const z3i_view *out, bool add, int n_in,
+                  const z3i_view *const *in)
 {
   elem_task t = { .f32 = f, .attr = attr, .add = add, .n_in = n_in, .out = z3i_flatten(out) };
   for (int i = 0; i < n_in; i++) t.in[i] = z3i_flatten(in[i]);

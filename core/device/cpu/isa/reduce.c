@@ -36,7 +36,8 @@ static void add_row(float *restrict acc, const float *restrict x, const float *r
 }
 
 /* Sums of x, or of (x - mean)^2 when mean (one per output of the task) is given. */
-static void sum_part(const z3i_split *s, int64_t klo, int64_t khi, int64_t rlo, int64_t rhi, const float *mean, double *out)
+static void sum_part(const z3i_split *s, int64_t klo, int64_t khi, int64_t rlo, int64_t rhi, const float *mean,
+                     double *out)
 {
   int64_t n = khi - klo;
   float buf[Z3I_BLOCK];
@@ -183,7 +184,8 @@ static void scaled(float *restrict y, const float *const *in, const z3_attr *att
   for (int64_t i = 0; i < n; i++) y[i] = g[i] * p;
 }
 
-/* The gradient of the result, shown with the input's shape: given so already, or with the reduced dims of size 1 or gone. */
+/* The gradient of the result, shown with the input's shape. It may come so already, or with the reduced dims of size 1
+ * or gone. */
 static z3i_view spread(const z3i_view *g, const z3i_view *in, int64_t mask)
 {
   z3i_view v = *g;

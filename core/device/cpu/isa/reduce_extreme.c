@@ -125,7 +125,8 @@ int Z3I_SYM(extreme)(const z3i_call *c)
   bool position_only = c->op == Z3OP_argmax;
   t.positions = z3i_flatten(position_only ? &c->out[0] : &c->aux[0]);
   if (!position_only) t.values = z3i_flatten(&c->out[0]);
-  z3i_for_blocks(t.s.k, z3i_split_block(&t.s), t.s.k * t.s.r, z3i_dtype_float(c->in[0].dtype) ? block_f32 : block_i64, &t);
+  z3i_for_blocks(t.s.k, z3i_split_block(&t.s), t.s.k * t.s.r, z3i_dtype_float(c->in[0].dtype) ? block_f32 : block_i64,
+                 &t);
   return Z3E_OK;
 }
 

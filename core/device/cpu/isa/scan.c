@@ -1,5 +1,6 @@
 /* scan.c -- operations along a dim of contiguous tensors: cumulative sums, lower triangles.
- * Letters: O outer, N along the dim, I inner elements of the row-major tensor. Sums run in double (integers in 64 bits). */
+ * Letters: O outer, N along the dim, I inner elements of the row-major tensor. Sums run in double, of integers in
+ * 64 bits. */
 #include "device/cpu/isa/elem.h"
 #include "device/cpu/isa/isa_kernels.h"
 
@@ -107,7 +108,8 @@ static void tril_rows(void *ctx, int64_t lo, int64_t hi)
   for (int64_t row = lo; row < hi; row++) {
     int64_t keep = Z3I_MAX(0, Z3I_MIN(t->columns, row % t->rows + t->diagonal + 1));
     for (int64_t j = 0; j < t->columns; j += Z3I_BLOCK) {
-      int64_t n = Z3I_MIN(t->columns - j, (int64_t)Z3I_BLOCK), m = Z3I_MAX(0, Z3I_MIN(n, keep - j)), at = row * t->columns + j;
+      int64_t n = Z3I_MIN(t->columns - j, (int64_t)Z3I_BLOCK), m = Z3I_MAX(0, Z3I_MIN(n, keep - j)),
+              at = row * t->columns + j;
       if (same) {
         z3i_gather(raw, &t->x, at, m);
         z3i_scatter(&t->y, at, m, raw);
@@ -119,8 +121,12 @@ static void tril_rows(void *ctx, int64_t lo, int64_t hi)
 
 static int tril(const z3i_view *x, const z3i_view *y, int64_t diagonal, bool add)
 {
-  tril_task t = { .x = z3i_flatten(x), .y = z3i_flatten(y), .rows = y->shape[y->ndim - 2], .columns = y->shape[y->ndim - 1],
-                  .diagonal = diagonal, .add = add };
+  tril_task t = { .x = z3i_flatten(x),
+                  .y = z3i_flatten(y),
+                  .rows = y->shape[y->ndim - 2],
+                  .columns = y->shape[y->ndim - 1],
+                  .diagonal = diagonal,
+                  .add = add };
   if (t.y.n == 0) return Z3E_OK;
   int64_t block = Z3I_MAX(1, Z3I_BLOCK / t.columns);
   z3i_for_blocks(t.y.n / t.columns, block, t.y.n, tril_rows, &t);

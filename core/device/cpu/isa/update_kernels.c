@@ -27,7 +27,8 @@ static scalars scalars_of(const z3i_update *u)
 }
 
 /* ---- loops ------------------------------------------------------------------------------------------------ */
-static void adamw(float *restrict p, float *restrict m, float *restrict v, const float *restrict g, int64_t n, scalars s)
+static void adamw(float *restrict p, float *restrict m, float *restrict v, const float *restrict g, int64_t n,
+                  scalars s)
 {
   for (int64_t i = 0; i < n; i++) {
     float d = g[i] * s.scale, w = p[i] * s.decay;
@@ -38,7 +39,8 @@ static void adamw(float *restrict p, float *restrict m, float *restrict v, const
   }
 }
 
-static void adam_l2(float *restrict p, float *restrict m, float *restrict v, const float *restrict g, int64_t n, scalars s)
+static void adam_l2(float *restrict p, float *restrict m, float *restrict v, const float *restrict g, int64_t n,
+                    scalars s)
 {
   for (int64_t i = 0; i < n; i++) {
     float d = g[i] * s.scale + s.l2 * p[i];
@@ -64,8 +66,8 @@ static void sgd(float *restrict p, const float *restrict g, int64_t n, scalars s
   for (int64_t i = 0; i < n; i++) p[i] = p[i] - s.lr * (g[i] * s.scale + s.l2 * p[i]);
 }
 
-static void sgd_momentum(float *restrict p, float *restrict m, const float *restrict g, int64_t n, scalars s, bool first,
-                         bool nesterov)
+static void sgd_momentum(float *restrict p, float *restrict m, const float *restrict g, int64_t n, scalars s,
+                         bool first, bool nesterov)
 {
   const float keep = first ? 0.0f : s.momentum, ahead = nesterov ? s.momentum : 1.0f, own = nesterov ? 1.0f : 0.0f;
   for (int64_t i = 0; i < n; i++) {
@@ -103,7 +105,8 @@ int Z3I_SYM(update)(const z3i_update *u)
 {
   Z3I_REQUIRE(u->kind >= Z3_ADAMW && u->kind <= Z3_LION, "update: kind is %d, wants 0 to 3", u->kind);
   bool adam = u->kind == Z3_ADAMW || u->kind == Z3_ADAM;
-  Z3I_REQUIRE(u->n == 0 || (u->master != NULL && u->grad != NULL), "update: %s is NULL", u->master == NULL ? "master" : "grad");
+  Z3I_REQUIRE(u->n == 0 || (u->master != NULL && u->grad != NULL), "update: %s is NULL",
+              u->master == NULL ? "master" : "grad");
   Z3I_REQUIRE(u->n == 0 || u->m != NULL || u->kind == Z3_SGD, "update: m is NULL");
   Z3I_REQUIRE(u->n == 0 || u->v != NULL || !adam, "update: v is NULL");
   update_task t = { u, scalars_of(u) };

@@ -1,4 +1,4 @@
-/* vec.h -- what every kernel file builds on: maths that compilers vectorise, block conversions, sums, blocks in parallel.
+/* vec.h -- what every kernel file builds on: maths that compilers vectorise, sums, blocks in parallel, conversions.
  * Branch-free functions of one float; a loop that calls them becomes vector code at each level. Vector body and scalar
  * tail use the same operations (z3i_fmaf), so an element's bits don't depend on its place in the block.
  * ulp: largest error found over a sweep of all floats against double precision; checked by tests/c/test_device_vec.c.
