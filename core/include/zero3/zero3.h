@@ -10,6 +10,9 @@
 #include "zero3/tape.h"
 #include "zero3/optim.h"
 #include "zero3/device.h"
+#include "zero3/json.h"
+#include "zero3/config.h"
+#include "zero3/safetensors.h"
 #include "zero3/prof.h"
 
 /* What this library was built with, one line of name=value: "onednn=2.6 openmp=1 luajit=2.1-gc64 mpi=0 cuda=0 ...". */
