@@ -116,13 +116,15 @@ end
 --   defer    true: requires_grad_ changes the flag only, the engine acts on it at its next step
 -- Hooks that are absent fall back to the values themselves.
 function P:attach(how)
-  local values = how.values
+  local values, own = how.values, rawget(self, '_storage')
   rawset(self, '_hooks', how)
   rawset(self, 'h', nil)
+  rawset(self, '_storage', nil)
   if values then
     C.z3_tensor_retain(values.h)
     take(self, handle.own(values.h, true))
   end
+  if own then own:free() end                            -- at once: it may be as large as what replaces it
   return self
 end
 
