@@ -15,29 +15,50 @@ local OWNED, FREED, SCOPE_ENDED, KEPT = 0, 1, 2, 3
 local STEP_BYTES = 64 * 2 ^ 20                  -- garbage that may pile up before a collection, at least
 local STEP_SHARE = 0.25                         -- ... or this share of what was really alive
 local MAX_TABLES = 1e5                          -- tables searched for tensors among a scope's results
+local FIRST_ITEMS = 4096                        -- tensors in a scope before it looks for dead ones
 
 -- The comment makes the text unique: test runners memoize ffi.typeof and ffi.metatype by it, and a reloaded module
 -- must get a type of its own with its own functions.
-local ctype = ffi.typeof('struct { z3_tensor *h; double counted; int32_t state; } /* ' .. tostring(M) .. ' */')
+-- _dtype, _ndim, _d0 ...: what a freed one was.
+local ctype = ffi.typeof([[struct { z3_tensor *h; double _counted; int16_t _state; int8_t _dtype, _ndim;
+  int32_t _d0, _d1, _d2, _d3; } /* ]] .. tostring(M) .. ' */')
+local WEAK = { __mode = 'v' }
 
 --- The metatable of tensors; tensor.lua fills it before the first tensor is made.
 M.meta = {}
 
 local live, mark = 0, STEP_BYTES
-local scope                                     -- innermost: { n =, limit =, items = weak sequence with holes }
+local scope                                     -- innermost: { n =, limit =, items = sequence, parent = }
 local reasons = setmetatable({}, { __mode = 'k' })
 
 local function release(t, state)
   local h = t.h
   if h == nil then return end
   t.h = nil
-  t.state = state
-  live = live - t.counted
-  t.counted = 0
+  t._state = state
+  live = live - t._counted
+  t._counted = 0
   C.z3_tensor_release(h)
 end
 
 function M.meta.__gc(t) release(t, FREED) end
+
+--- Releases and remembers what it was, for the message of a later use. Straight-line code: it must not break traces.
+local function retire(t, state)
+  local h = t.h
+  if h == nil then return end
+  local n = C.z3_tensor_ndim(h)
+  t._dtype, t._ndim = C.z3_tensor_dtype(h), n
+  t._d0, t._d1 = C.z3_tensor_dim(h, 0), C.z3_tensor_dim(h, 1)
+  if n > 2 then t._d2, t._d3 = C.z3_tensor_dim(h, 2), C.z3_tensor_dim(h, 3) end
+  release(t, state)
+end
+
+--- 'f32 (2,3)' of a retired tensor.
+local function description(t)
+  local dims = table.concat({ t._d0, t._d1, t._d2, t._d3 }, ',', 1, math.min(t._ndim, 4))
+  return ('%s (%s%s)'):format(ffi.string(C.z3_dtype_name(t._dtype)), dims, t._ndim > 4 and ',…' or '')
+end
 
 --- The class; M.is_tensor tests for it. Set by M.seal once the metatable is complete.
 local Tensor
@@ -51,27 +72,36 @@ end
 --- Is x a tensor object (a parameter is not)?
 function M.is_tensor(x) return ffi.istype(ctype, x) end
 
---- Runs a full collection, which frees unreachable tensors, and sets the next mark.
+--- Takes the entries out of a scope's list that a collection has cleared.
+local function compact(s)
+  local items, k = {}, 0
+  for i = 1, s.n do
+    local t = s.items[i]
+    if t ~= nil then k = k + 1; items[k] = t end
+  end
+  s.items, s.n, s.limit = items, k, math.max(FIRST_ITEMS, 2 * k)
+end
+
+--- Runs a full collection, which frees unreachable tensors, and sets the next mark. Scopes hold their tensors strongly,
+-- so that their end finds every one that still lives; for the time of a collection they let go of them.
 function M.collect()
+  local s = scope
+  while s do setmetatable(s.items, WEAK); s = s.parent end
   collectgarbage()
+  s = scope
+  while s do compact(s); s = s.parent end
   mark = live + math.max(STEP_BYTES, STEP_SHARE * live)
 end
 
 --- Bytes that unreleased Lua objects hold, as far as counted.
 function M.live_bytes() return live end
 
-local function compact(s)
-  local items, k = setmetatable({}, { __mode = 'v' }), 0
-  for i = 1, s.n do
-    local t = s.items[i]
-    if t ~= nil then k = k + 1; items[k] = t end
-  end
-  s.items, s.n, s.limit = items, k, math.max(1024, 2 * k)
-end
-
 local function enlist(t, s)
+  if s.n >= s.limit then
+    M.collect()
+    if s.n >= s.limit then s.limit = 2 * s.n end  -- s may be outside of the chain that was looked at
+  end
   local n = s.n + 1
-  if n > s.limit then compact(s); n = s.n + 1 end
   s.n = n
   s.items[n] = t
 end
@@ -83,7 +113,7 @@ function M.own(h, shared)
   local t = Tensor(h)
   if not shared then
     local bytes = tonumber(C.z3_tensor_bytes(h))
-    t.counted = bytes
+    t._counted = bytes
     live = live + bytes
     if live > mark then M.collect() end
   end
@@ -92,11 +122,7 @@ function M.own(h, shared)
 end
 
 --- Frees now; a second time does nothing.
--- @string[opt] reason  what a later use says
-function M.free(t, reason)
-  if reason and t.h ~= nil then reasons[t] = reason end
-  release(t, FREED)
-end
+function M.free(t) retire(t, FREED) end
 
 --- Marks a tensor as dead for a reason of its own: later uses throw (code, message).
 function M.kill(t, code, message)
@@ -107,17 +133,18 @@ end
 --- Throws for a tensor whose handle is gone.
 function M.dead(t, what)
   local reason = reasons[t]
-  if type(reason) == 'table' then err.throw(reason.code, reason.message) end
+  if reason then err.throw(reason.code, reason.message) end
   local prefix = what and what .. ': ' or ''
-  if t.state == SCOPE_ENDED then
-    err.throw('STALE', prefix .. 'this tensor was made in a z3.scope (or layer) that has ended: return it to keep it')
+  if t._state == SCOPE_ENDED then
+    err.throw('STALE', ('%sthe tensor %s was made in a z3.scope or layer that has ended: return it to keep it')
+      :format(prefix, description(t)))
   end
-  err.throw('STALE', ('%sthe tensor %s was freed: it cannot be used any more'):format(prefix, reason or ''))
+  err.throw('STALE', ('%sthe tensor %s was freed: it cannot be used any more'):format(prefix, description(t)))
 end
 
 --- Takes a tensor out of all scopes: only t:free() or the collector frees it (caches, state that outlives a step).
 function M.keep(t)
-  t.state = KEPT
+  t._state = KEPT
   return t
 end
 
@@ -148,7 +175,7 @@ end
 
 --- Opens a scope by hand; the caller must close it on every path (z3.scope does that).
 function M.enter()
-  scope = { n = 0, limit = 1024, items = setmetatable({}, { __mode = 'v' }), parent = scope }
+  scope = { n = 0, limit = FIRST_ITEMS, items = {}, parent = scope }
   return scope
 end
 
@@ -167,8 +194,8 @@ function M.leave(s, ...)
   scope = s.parent
   for i = 1, s.n do
     local t = s.items[i]
-    if t ~= nil and t.state == OWNED then
-      if not seen[t] then release(t, SCOPE_ENDED) elseif scope then enlist(t, scope) end
+    if t ~= nil and t._state == OWNED then
+      if not seen[t] then retire(t, SCOPE_ENDED) elseif scope then enlist(t, scope) end
     end
   end
 end

@@ -299,9 +299,7 @@ function methods.numel(t) return tonumber(C.z3_tensor_numel(handle_of(t))) end
 --- Frees the tensor now instead of some time after it became unreachable; twice is harmless. What backward needs and
 -- views of it live on.
 function methods.free(t)
-  if t.h == nil then return end
-  if type(t) == 'table' then err.throw('ARG', 'free: a parameter belongs to its module') end
-  handle.free(t, ('%s %s'):format(t.dtype, M.shape_text(t.shape)))
+  if is_tensor(t) then handle.free(t) else err.throw('ARG', 'free: a parameter belongs to its module') end
 end
 
 local meta = handle.meta
