@@ -253,7 +253,7 @@ static int make_temporary(z3_st_writer *w)
   if (t.rc != Z3E_OK) return t.rc;
   w->fd = open(t.p, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (w->fd < 0) {
-    int rc = io_error(w, "write beside it", NULL);
+    int rc = io_error(w, "write", NULL);
     z3i_text_free(&t);
     return rc;
   }
