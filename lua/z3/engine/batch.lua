@@ -48,8 +48,18 @@ function M.samples(batch)
   return best ~= nil and dim0(batch[best]) or nil
 end
 
---- Tensors that the modules of a model keep in their fields, or in lists in their fields: the scope of a micro-batch
--- must not free them.
+--- The modules that may keep tensors: those of a script's own classes (a class with `frees` keeps none; see
+-- nn/call.lua).
+function M.keepers(modules)
+  local list = {}
+  for _, m in ipairs(modules) do
+    if rawget(getmetatable(m).__index, 'frees') == nil then list[#list + 1] = m end
+  end
+  return list
+end
+
+--- Tensors that modules keep in their fields, or in lists in their fields: the scope of a micro-batch must not free
+-- them.
 -- @tab modules  sequence of modules
 function M.kept_by(modules)
   local kept
@@ -72,7 +82,7 @@ function M.kept_by(modules)
 end
 
 local function finish(s, engine, ok, ...)
-  local kept = M.kept_by(engine.modules)
+  local kept = M.kept_by(engine.keepers)
   if ok then
     handle.leave(s, kept, ...)
     return ...
@@ -90,7 +100,7 @@ end
 --- Gives a micro-batch back to the iterator that made it, when that wants it and no module keeps a part of it.
 function M.recycle(engine, iter, batch)
   if type(iter.recycle) ~= 'function' then return end
-  for _, t in ipairs(M.kept_by(engine.modules) or {}) do
+  for _, t in ipairs(M.kept_by(engine.keepers) or {}) do
     for _, x in pairs(batch) do
       if x == t then return end
     end

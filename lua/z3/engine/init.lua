@@ -154,7 +154,8 @@ end
 
 local function read_config(o)
   local micro = type(o.data) == 'table' and type(o.data.batch) == 'number' and o.data.batch or nil
-  return config.load(o.config, { world = 1, micro_batch = micro })
+  return config.load(o.config, { world = 1, micro_batch = micro, own_optimizer = o.optimizer ~= nil,
+    own_schedule = o.schedule ~= nil })
 end
 
 local function prepare(engine, groups, dtype)
@@ -182,7 +183,7 @@ function M.initialize(o)
     step_count = 0, micro_count = 0, skipped = 0, tokens = 0, samples = 0, totals = { step_s = 0 },
     scoped = batch.scoped, log = o.log and report.log(o.log),
   }, Engine)
-  engine.window = windows.new()
+  engine.keepers, engine.window = batch.keepers(engine.modules), windows.new()
   engine.slots = {}
   local ok, problem = pcall(prepare, engine, o.groups, cfg.bf16 and cfg.bf16.enabled and 'bf16' or nil)
   if not ok then
