@@ -26,8 +26,17 @@ function M.distance(a, b, limit)
   return last[m]
 end
 
+local COMMON = 4                                -- letters at the start that make two names close
+
+--- Do the names begin alike: at least COMMON letters and three quarters of the shorter one?
+local function begin_alike(a, b)
+  local n = math.min(#a, #b)
+  local k = math.max(math.min(COMMON, n), math.ceil(0.75 * n))
+  return n >= 3 and a:sub(1, k) == b:sub(1, k)
+end
+
 --- The name in `names` (a sequence) that is closest to `word`, or nil when none is close.
--- Case and the difference of '-' and '_' count nothing; a name that starts with the word (or the reverse) is close.
+-- Case and the difference of '-' and '_' count nothing; names that begin alike are close.
 function M.find(word, names)
   local w = tostring(word):lower():gsub('-', '_')
   local limit = math.max(1, math.floor(#w / 3))
@@ -35,7 +44,7 @@ function M.find(word, names)
   for _, name in ipairs(names) do
     local n = name:lower():gsub('-', '_')
     local d = M.distance(w, n, limit)
-    if d > limit and #w >= 3 and (n:sub(1, #w) == w or w:sub(1, #n) == n and #n >= 3) then d = limit end
+    if d > limit and begin_alike(w, n) then d = limit end
     if d <= limit and (not best or d < best_d or d == best_d and name < best) then best, best_d = name, d end
   end
   return best
