@@ -13,7 +13,8 @@ if args.recompute then model:checkpoint() end
 local engine = z3.initialize {
   model = model, data = z3.data.loader { dataset = train, batch = args.batch, seq = args.seq, shuffle = true },
   optimizer = z3.optim.adamw { lr = args.lr, betas = { 0.9, 0.95 } },
-  schedule = z3.sched.wsd { warmup = 20, total = args.steps, decay = math.floor(args.steps / 4), min = 0.05 },
+  schedule = z3.sched.wsd { warmup = math.floor(args.steps / 10), total = args.steps,
+                            decay = math.ceil(args.steps / 4), min = 0.05 },
   groups = function(_, p) return { weight_decay = p.ndim >= 2 and 0.1 or 0 } end,       -- no decay on norms
   config = { train_micro_batch_size_per_gpu = args.batch },
 }
