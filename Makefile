@@ -187,7 +187,7 @@ test-all:
 	$(MAKE) --no-print-directory SAN=1 test
 	$(MAKE) --no-print-directory B=build/clang CC=clang WERROR=1 test
 lint: $(CDEF)
-	@for part in deps cdef size words; do $(LUAJIT) tests/lint/$$part.lua $B || exit 1; done
+	@for part in deps cdef size words readme; do $(LUAJIT) tests/lint/$$part.lua $B || exit 1; done
 	@luacheck -q --codes lua models recipes tests bin
 	@echo 'lint: clean'
 size:
