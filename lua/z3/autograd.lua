@@ -151,8 +151,9 @@ local function record(ctx, inputs, outs, n_out)
     h_out[j - 1] = outs[j].h
     ctx.out[j] = { shape = outs[j].shape, dtype = outs[j].dtype, device = outs[j].device }
   end
-  nodes[last_tag] = ctx
+  nodes[last_tag], ctx.inputs = ctx, inputs       -- kept from the collector while their handles are in use
   local rc = C.z3_script_record(h_in, n_in, h_out, n_out, last_tag)
+  ctx.inputs = nil
   if rc ~= 0 then nodes[last_tag] = nil end
   check(rc, ctx.name)
 end
@@ -254,9 +255,8 @@ end
 -- @raise STALE: a second backward through the same operations, or a saved tensor that was changed in place;
 --   ARG: t has no history
 function methods.backward(t, grad)
-  local h = T.handle(t)
-  make_room(h)
-  local rc = C.z3_backward(h, grad ~= nil and T.handle(grad, 'backward') or nil)
+  make_room(T.handle(t))
+  local rc = C.z3_backward(T.handle(t), grad ~= nil and T.handle(grad, 'backward') or nil)
   while rc == SCRIPT do
     local ok, next_rc = pcall(handle.scope, run_node)
     if not ok then

@@ -112,13 +112,15 @@ M.wrap = handle.own
 
 -- ---- running operations --------------------------------------------------------------------------
 
---- Out of memory may only mean that dead tensors weren't collected yet: collect, then try once more.
-local function again(rc, op, inputs, n, attr)
+--- Out of memory may only mean that dead tensors weren't collected yet: collect, then try once more. The inputs come
+-- along as Lua objects, because the collector must not take them for dead.
+local function again(rc, op, array, n, attr, ...)
   if rc == OOM then
     handle.collect()
-    rc = C.z3_apply(op, inputs, n, attr, OUT)
+    rc = C.z3_apply(op, array, n, attr, OUT)
   end
   check(rc)
+  return ...
 end
 
 --- The scratch attributes, all zero; the next operation takes them.
@@ -135,34 +137,39 @@ local function take_attr()
   return ATTR
 end
 
+-- A handle says nothing to the collector, so none is held over code that may collect: each function resolves its
+-- inputs (which may give a parameter its values), and only then fills IN, where nothing runs until the call.
+
 --- Runs an operation with one input and the scratch attributes. view: the result shares its input's bytes.
 function M.apply1(op, a, view)
   local attr = take_attr()
   IN[0] = handle_of(a)
   local rc = C.z3_apply(op, IN, 1, attr, OUT)
-  if rc ~= 0 then again(rc, op, IN, 1, attr) end
+  if rc ~= 0 then again(rc, op, IN, 1, attr, a) end
   return handle.own(OUT[0], view)
 end
 
 --- The same with two inputs.
 function M.apply2(op, a, b)
   local attr = take_attr()
-  local ha, hb = handle_of(a), handle_of(b)
-  IN[0], IN[1] = ha, hb
+  if not (is_tensor(a) and is_tensor(b)) then handle_of(a); handle_of(b) end
+  IN[0], IN[1] = handle_of(a), handle_of(b)
   local rc = C.z3_apply(op, IN, 2, attr, OUT)
-  if rc ~= 0 then again(rc, op, IN, 2, attr) end
+  if rc ~= 0 then again(rc, op, IN, 2, attr, a, b) end
   return handle.own(OUT[0])
 end
 
 --- The same with three inputs; b and c may be nil where the operation allows it.
 function M.apply3(op, a, b, c)
   local attr = take_attr()
-  local ha = handle_of(a)
-  local hb = b ~= nil and handle_of(b) or nil
-  local hc = c ~= nil and handle_of(c) or nil
-  IN[0], IN[1], IN[2] = ha, hb, hc
+  handle_of(a)
+  if b ~= nil then handle_of(b) end
+  if c ~= nil then handle_of(c) end
+  if b ~= nil then IN[1] = handle_of(b) else IN[1] = nil end
+  if c ~= nil then IN[2] = handle_of(c) else IN[2] = nil end
+  IN[0] = handle_of(a)
   local rc = C.z3_apply(op, IN, 3, attr, OUT)
-  if rc ~= 0 then again(rc, op, IN, 3, attr) end
+  if rc ~= 0 then again(rc, op, IN, 3, attr, a, b, c) end
   return handle.own(OUT[0])
 end
 
@@ -183,7 +190,7 @@ function M.apply(op, inputs, fill, n_out)
     if inputs[i] then array[i - 1] = handle_of(inputs[i]) else array[i - 1] = nil end
   end
   local rc = C.z3_apply(op, array, n, attr, OUT)
-  if rc ~= 0 then again(rc, op, array, n, attr) end
+  if rc ~= 0 then again(rc, op, array, n, attr, inputs) end
   local first = OUT[0]
   if n_out ~= 2 then return handle.own(first) end
   local second = OUT[1]
@@ -249,7 +256,7 @@ function M.copy_of(x, dtype)
   local number = dtype and DTYPE[dtype] or C.z3_tensor_dtype(h)
   if C.z3_tensor_dtype(h) >= C.Z3T_I32 then number = C.z3_tensor_dtype(h) end
   local out = M.new(number, C.z3_tensor_device(h), M.shape_of(h))
-  check(C.z3_tensor_copy(out.h, h))
+  check(C.z3_tensor_copy(out.h, handle_of(x)))
   return out
 end
 

@@ -33,16 +33,16 @@ end
 
 local CONVERT = { [C.Z3T_BF16] = from_bf16, [C.Z3T_F16] = from_f16, [C.Z3T_I64] = tonumber }
 
---- A function(offset) -> number over a tensor's host memory, offset in elements from its first; nil on a device
--- without data. The tensor must stay alive meanwhile.
+--- A function(offset) -> number over a tensor's host memory, offset in elements from its first. It keeps the tensor
+-- alive (without an offset it gives the tensor).
 function M.reader(t)
   local h = T.handle(t)
   check(C.z3_tensor_data(h, POINTER))
   local dtype = C.z3_tensor_dtype(h)
   local p = ffi.cast(POINTER_TYPE[dtype], POINTER[0])
   local convert = CONVERT[dtype]
-  if convert then return function(i) return convert(p[i]) end end
-  return function(i) return p[i] end
+  if convert then return function(i) return i and convert(p[i]) or t end end
+  return function(i) return i and p[i] or t end
 end
 
 --- Strides in elements, as numbers.
