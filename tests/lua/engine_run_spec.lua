@@ -458,6 +458,19 @@ describe('progress', function()
     assert.matches('\nend 40', out, 1, true)
   end)
 
+  it("and the config's steps_per_print write to the error stream", function()
+    local _, problem, code = helper.z3lua [[-e "
+      local z3 = require 'z3'
+      local m = z3.nn.Linear(2, 1)
+      local engine = z3.initialize { model = m, optimizer = z3.optim.sgd {}, config = {
+        train_micro_batch_size_per_gpu = 1, steps_per_print = 2 } }
+      for _ = 1, 5 do engine:backward(engine:forward(z3.ones {1, 2}):sum()); engine:step() end"]]
+    assert.equal(0, code)
+    assert.matches('z3: step 2: loss', problem, 1, true)
+    assert.matches('z3: step 4: loss', problem, 1, true)
+    assert.is_nil(problem:find('step 3', 1, true))
+  end)
+
   it('ends with the data', function()
     assert.matches('end 7', run { LIMIT = '7', STEPS = '40', TERMINAL = 'false' }, 1, true)
   end)

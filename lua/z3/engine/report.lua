@@ -32,6 +32,11 @@ function M.finish(engine, w, values)
       { __index = r })
     engine.log:write(row)
   end
+  local every = engine.config.steps_per_print
+  if every and r.step % every == 0 then
+    log.notice(('step %d: loss %.6g, norm %.4g, rate %.4g, %d skipped, %.0f tokens/s'):format(r.step, r.loss,
+      r.grad_norm, r.lr, engine.skipped, r.tokens_per_s))
+  end
   return r
 end
 

@@ -13,7 +13,7 @@ local function flag(v) return type(v) == 'boolean', 'true or false' end
 local M = {}
 
 --- How each option is checked: value -> ok, what it wants.
-M.checks = { lr = rate, weight_decay = rate, eps = rate, momentum = beta, betas = pair, nesterov = flag }
+M.checks = { lr = rate, weight_decay = rate, eps = rate, momentum = rate, betas = pair, nesterov = flag }
 
 local function both() return { 'm', 'v' } end
 local function first() return { 'm' } end
