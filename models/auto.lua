@@ -22,11 +22,8 @@ local function read_json(path)
   local text = f:read '*a'
   f:close()
   if not text then err.throw('IO', ('from_pretrained: %s cannot be read'):format(path)) end
-  local ok, value = pcall(json.decode, text)
-  if not ok or type(value) ~= 'table' then
-    err.throw('CORRUPT', ('from_pretrained: %s: %s'):format(path, ok and 'not an object'
-      or err.is_error(value) and value.message or tostring(value)))
-  end
+  local value = json.decode(text, { name = path })
+  if type(value) ~= 'table' then err.throw('CORRUPT', ('from_pretrained: %s holds no object'):format(path)) end
   return value
 end
 

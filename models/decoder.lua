@@ -15,37 +15,35 @@ local M = {}
 -- @return tokens, B, T, first position, cache
 -- @raise ARG: no tokens; a sequence longer than n_ctx. SHAPE: tokens or targets of another shape.
 function M.tokens(model, batch, cache)
-  local what = model.class_name
   if type(batch) ~= 'table' or batch.tokens == nil then
-    err.throw('ARG', ('%s: wants a batch { tokens = (B,T) [, targets = (B,T)] }, got %s'):format(what,
+    err.throw('ARG', ('wants a batch { tokens = (B,T) [, targets = (B,T)] }, got %s'):format(
       type(batch) == 'table' and 'a table without tokens' or type(batch)))
   end
   local tokens = batch.tokens
   local shape = tokens.shape
   if #shape ~= 2 then
-    err.throw('SHAPE', ('%s: tokens are (%s), wants (B,T)'):format(what, table.concat(shape, ',')))
+    err.throw('SHAPE', ('tokens are (%s), wants (B,T)'):format(table.concat(shape, ',')))
   end
   cache = cache or batch.cache
   if cache and grad_enabled() then
-    err.throw('ARG', ('%s: a cache of keys and values has no history for backward: call the model in z3.no_grad'):format(
-      what))
+    err.throw('ARG', 'a cache of keys and values has no history for backward: call the model in z3.no_grad')
   end
   local start, n_ctx = cache and cache.length or 0, model.options.n_ctx
   if start + shape[2] > n_ctx then
-    err.throw('ARG', ('%s: the sequence has %d tokens%s, n_ctx is %d'):format(what, start + shape[2],
+    err.throw('ARG', ('the sequence has %d tokens%s, n_ctx is %d'):format(start + shape[2],
       start > 0 and (' (%d of them in the cache)'):format(start) or '', n_ctx))
   end
   local room = cache and cache.n_ctx
   if room and start + shape[2] > room then
-    err.throw('ARG', ('%s: the sequence has %d tokens, the cache has room for %d'):format(what, start + shape[2], room))
+    err.throw('ARG', ('the sequence has %d tokens, the cache has room for %d'):format(start + shape[2], room))
   end
   return tokens, shape[1], shape[2], start, cache
 end
 
-local function check_targets(what, targets, B, n_time)
+local function check_targets(targets, B, n_time)
   local shape = targets.shape
   if #shape ~= 2 or shape[1] ~= B or shape[2] ~= n_time then
-    err.throw('SHAPE', ('%s: targets are (%s), tokens are (%d,%d)'):format(what, table.concat(shape, ','), B, n_time))
+    err.throw('SHAPE', ('targets are (%s), tokens are (%d,%d)'):format(table.concat(shape, ','), B, n_time))
   end
 end
 
@@ -55,7 +53,7 @@ end
 function M.finish(model, head, x_BTC, batch, B, n_time)
   local width = model.options.n_embd
   if batch.targets ~= nil then
-    check_targets(model.class_name, batch.targets, B, n_time)
+    check_targets(batch.targets, B, n_time)
     local targets_N = batch.targets:reshape(B * n_time)
     local o = { reduction = 'sum', ignore_index = -100 }
     if head.class_name == 'Linear' and head.bias == nil then

@@ -3,13 +3,10 @@ local err = require 'z3.error'
 
 local M = {}
 
--- json null decodes to nil or to a sentinel, depending on the reader; both mean absent.
-local function absent(v) return v == nil or type(v) == 'userdata' or type(v) == 'cdata' or type(v) == 'function' end
-
---- c[key], or default where it is absent or null.
+--- c[key], or default where it is absent or null (z3.json.null equals nil).
 function M.value(c, key, default)
   local v = c[key]
-  if absent(v) then return default end
+  if v == nil then return default end
   return v
 end
 

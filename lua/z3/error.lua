@@ -23,12 +23,19 @@ M.context = function() return '' end
 --- Our own files don't count as the script's place. Folder of this file, as debug.getinfo shows it.
 local own_dir = debug.getinfo(1, 'S').source:match '^@(.*[/\\])' or '@@'
 
+--- The models that come with the library, in the folder beside lua/.
+local models_dir = own_dir:gsub('lua[/\\]z3[/\\]$', 'models/')
+
+local function is_own(source)
+  return source:sub(2, 1 + #own_dir) == own_dir or source:sub(2, 1 + #models_dir) == models_dir
+end
+
 --- First line on the stack that isn't the library's own: 'file:line', or nil (C, or only library code).
 local function script_line(level)
   for l = level, level + 200 do
     local info = debug.getinfo(l, 'Sl')
     if not info then return nil end
-    if info.currentline > 0 and info.source:sub(2, 1 + #own_dir) ~= own_dir then
+    if info.currentline > 0 and not is_own(info.source) then
       return info.short_src .. ':' .. info.currentline
     end
   end

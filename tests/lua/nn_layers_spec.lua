@@ -3,6 +3,8 @@ local z3 = require 'z3'
 
 local nn, F = z3.nn, z3.nn.functional
 
+after_each(function() require('z3.rope_table').clear() end)
+
 local function fails(code, pattern, fn, ...)
   local ok, e = pcall(fn, ...)
   assert.is_false(ok, 'expected an error')

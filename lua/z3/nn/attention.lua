@@ -118,7 +118,7 @@ end
 local function dims(self, x)
   local shape = x.shape
   if #shape ~= 3 or shape[3] ~= self.n_embd then
-    err.throw('SHAPE', ('CausalSelfAttention: x is %s, wants (B,T,%d)'):format(T.shape_text(shape), self.n_embd))
+    err.throw('SHAPE', ('attention: x is %s, wants (B,T,%d)'):format(T.shape_text(shape), self.n_embd))
   end
   return shape[1], shape[2]
 end

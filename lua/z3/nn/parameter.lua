@@ -236,11 +236,15 @@ function meta.__index(p, key)
   return T.index(p, key)
 end
 
+--- 'available', 'released, 24,576 of 49,152 elements on this rank', 'available, frozen'.
+function P:status_text()
+  local extra = self._hooks and self._hooks.describe and self._hooks.describe(self)
+  return self.status .. (extra and ', ' .. extra or '') .. (self.requires_grad and '' or ', frozen')
+end
+
 --- 'h.0.attn.c_attn.weight  parameter (128,384) f32  available'.
 function meta.__tostring(p)
-  local extra = p._hooks and p._hooks.describe and p._hooks.describe(p)
-  return ('%s  parameter (%s) %s  %s%s%s'):format(p.name, table.concat(p.shape, ','), p.dtype, p.status,
-    extra and ', ' .. extra or '', p.requires_grad and '' or '  frozen')
+  return ('%s  parameter (%s) %s  %s'):format(p.name, table.concat(p.shape, ','), p.dtype, p:status_text())
 end
 
 for name, fn in pairs(T.operators) do meta[name] = fn end

@@ -14,11 +14,12 @@ local function title(m)
   return about == '' and m.class_name or m.class_name .. ' ' .. about
 end
 
-local function suffix(p, path, tied)
+-- What is worth saying about a parameter beside its count: a tie, and a state other than "here and trained".
+local function suffix(p, path, first)
   local parts = {}
-  if tied[p] and tied[p] ~= path then parts[#parts + 1] = 'tied to ' .. tied[p] end
-  if not p.requires_grad then parts[#parts + 1] = 'frozen' end
-  if p._hooks and p.status ~= 'available' then parts[#parts + 1] = tostring(p):match '(%S[^%)]*)$' end
+  if first[p] and first[p] ~= path then parts[1] = 'tied to ' .. first[p] end
+  if p._hooks and p.status ~= 'available' then parts[#parts + 1] = p:status_text()
+  elseif not p.requires_grad then parts[#parts + 1] = 'frozen' end
   return #parts == 0 and '' or '  ' .. table.concat(parts, ', ')
 end
 
