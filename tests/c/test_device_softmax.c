@@ -145,6 +145,23 @@ static void test_special(void **state)
       }
 }
 
+/* The ratio of two probabilities is one exponential: its relative error, and 0 where floats get subnormal. */
+static void test_exponential(void **state)
+{
+  const int64_t n = 20001;
+  EACH_TABLE(t) {
+    buf x = buf_new(Z3T_F32, 2 * n), y = buf_new(Z3T_F32, 2 * n);
+    for (int64_t i = 0; i < n; i++) set(&x, 2 * i, 0), set(&x, 2 * i + 1, -0.005 * (double)i);
+    assert_int_equal(forward(t, Z3OP_softmax, (shape){ n, 2 }, &x, &y), Z3E_OK);
+    for (int64_t i = 0; i < n; i++) {
+      const double at = get(&x, 2 * i + 1), got = get(&y, 2 * i + 1);
+      if (at > -87.3) assert_near(got, exp(at) / (1 + exp(at)), 0, 3e-7);
+      if (at < -87.4) assert_true(got == 0);
+    }
+    drop_all(state);
+  }
+}
+
 static void test_empty(void **state)
 {
   (void)state;
@@ -189,8 +206,8 @@ static void test_add_and_threads(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    TEST(test_reference), TEST(test_values), TEST(test_large), TEST(test_special), TEST(test_empty),
-    TEST(test_add_and_threads),
+    TEST(test_reference), TEST(test_values), TEST(test_large), TEST(test_special), TEST(test_exponential),
+    TEST(test_empty), TEST(test_add_and_threads),
   };
   return cmocka_run_group_tests_name("device/softmax", tests, NULL, NULL);
 }

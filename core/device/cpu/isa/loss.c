@@ -68,7 +68,7 @@ int Z3I_SYM(cross_entropy)(const z3i_call *c)
 /* ---- backward --------------------------------------------------------------------------------------- */
 static void grad_block(float *restrict o, const float *restrict x, int64_t n, float lse, float scale)
 {
-  for (int64_t i = 0; i < n; i++) o[i] = z3i_expf(x[i] - lse) * scale;
+  for (int64_t i = 0; i < n; i++) o[i] = z3i_exp_low(x[i] - lse) * scale;
 }
 
 /* A log-sum-exp beyond 64 is rounded so coarsely in f32 that the probabilities' sum shows it: there they are
@@ -80,7 +80,7 @@ static double renormalise(const void *x, int dtype, int64_t n, float lse, float 
   for (int64_t i = 0; i < n; i += Z3I_BLOCK) {
     int64_t m = Z3I_MIN(n - i, (int64_t)Z3I_BLOCK);
     z3i_exp_block(e, z3i_block_f32(buf, (const char *)x + i * z3i_dtype_bytes(dtype), dtype, m), m, lse);
-    sum += (double)z3i_vsum(e, m);
+    sum += (double)z3i_block_sum(e, m);
   }
   return 1 / sum;
 }
@@ -105,7 +105,7 @@ static void grad_row(const loss *f, int64_t r, float buf[Z3I_BLOCK], float e[Z3I
     float *o = z3i_room_f32(e, dst, gx->dtype, add);
     grad_block(o, p, n, lse, (float)(scale * inv));
     if (target >= i && target < i + n)
-      o[target - i] = (float)(scale * ((double)z3i_expf(p[target - i] - lse) * inv - 1));
+      o[target - i] = (float)(scale * ((double)z3i_exp_low(p[target - i] - lse) * inv - 1));
     z3i_done_f32(dst, gx->dtype, o, n, add);
   }
 }
@@ -144,8 +144,8 @@ void Z3I_SYM(row_ce_grad)(float *logits, int64_t n, int64_t target, float lse, f
   float e[Z3I_BLOCK];
   const double inv = renormalise(logits, Z3T_F32, n, lse, NULL, e);
   const bool hit = target >= 0 && target < n;
-  const float at_target = hit ? (float)(scale * ((double)z3i_expf(logits[target] - lse) * inv - 1)) : 0;
+  const float at_target = hit ? (float)(scale * ((double)z3i_exp_low(logits[target] - lse) * inv - 1)) : 0;
   const float by = (float)(scale * inv);
-  for (int64_t i = 0; i < n; i++) logits[i] = z3i_expf(logits[i] - lse) * by;
+  for (int64_t i = 0; i < n; i++) logits[i] = z3i_exp_low(logits[i] - lse) * by;
   if (hit) logits[target] = at_target;
 }

@@ -19,26 +19,12 @@ typedef struct norm {
 
 /* ---- rows ------------------------------------------------------------------------------------------- */
 /* Sums of x - mean and its square over a block. */
-static inline void moments(const float *x, int64_t n, float mean, double *sum, double *sum2)
+static void moments(const float *x, int64_t n, float mean, double *sum, double *sum2)
 {
-  z3i_f32x16 a = { 0 }, a2 = { 0 }, v;
-  float lane[16], lane2[16];
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    memcpy(&v, x + i, 64);
-    v -= mean;
-    a += v;
-    a2 += v * v;
-  }
-  memcpy(lane, &a, 64);
-  memcpy(lane2, &a2, 64);
-  for (int j = 0; i < n; i++, j++) {
-    float d = x[i] - mean;
-    lane[j] += d;
-    lane2[j] += d * d;
-  }
-  *sum += z3i_lanes_sum(lane);
-  *sum2 += z3i_lanes_sum(lane2);
+  float a[Z3I_LANES] = { 0 }, a2[Z3I_LANES] = { 0 };
+  Z3I_EACH_LANE(n, float d = x[at] - mean; a[lane] += d; a2[lane] += d * d;);
+  *sum += (double)z3i_lanes_fold(a);
+  *sum2 += (double)z3i_lanes_fold(a2);
 }
 
 static void apply(float *restrict y, const float *restrict x, const float *restrict w, const float *restrict b,
@@ -63,7 +49,7 @@ static void forward_rows(void *ctx, int64_t lo, int64_t hi)
       for (int64_t i = 0; i < C; i += Z3I_BLOCK) {
         int64_t n = Z3I_MIN(C - i, (int64_t)Z3I_BLOCK);
         p = z3i_block_f32(buf, z3i_at(x, r * C + i), x->dtype, n);
-        sum += z3i_vsum(p, n);
+        sum += (double)z3i_block_sum(p, n);
       }
       mean = (float)(sum / (double)C);
     }
@@ -94,29 +80,13 @@ static void forward_rows(void *ctx, int64_t lo, int64_t hi)
 }
 
 /* ---- backward: gx = rstd (gh - mean(gh) - xhat mean(gh xhat)), gw = sum g xhat, gb = sum g ------------ */
-static inline void dots(const float *x, const float *g, const float *w, int64_t n, float mean, float rstd, double *s1,
+static void dots(const float *x, const float *g, const float *w, int64_t n, float mean, float rstd, double *s1,
                         double *s2)
 {
-  z3i_f32x16 a = { 0 }, a2 = { 0 }, vx, vg, vw;
-  float lane[16], lane2[16];
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    memcpy(&vx, x + i, 64);
-    memcpy(&vg, g + i, 64);
-    memcpy(&vw, w + i, 64);
-    vg *= vw;
-    a += vg;
-    a2 += vg * ((vx - mean) * rstd);
-  }
-  memcpy(lane, &a, 64);
-  memcpy(lane2, &a2, 64);
-  for (int j = 0; i < n; i++, j++) {
-    float gh = g[i] * w[i];
-    lane[j] += gh;
-    lane2[j] += gh * ((x[i] - mean) * rstd);
-  }
-  *s1 += z3i_lanes_sum(lane);
-  *s2 += z3i_lanes_sum(lane2);
+  float a[Z3I_LANES] = { 0 }, a2[Z3I_LANES] = { 0 };
+  Z3I_EACH_LANE(n, float gh = g[at] * w[at]; a[lane] += gh; a2[lane] += gh * ((x[at] - mean) * rstd););
+  *s1 += (double)z3i_lanes_fold(a);
+  *s2 += (double)z3i_lanes_fold(a2);
 }
 
 static void input_grad(float *restrict gx, const float *restrict x, const float *restrict g, const float *restrict w,

@@ -9,23 +9,31 @@ typedef struct take {
   int64_t N, V, row_bytes;
 } take;
 
+/* Rows j .. j+n-1 of outer index o. */
 #define TAKE(T)                                                                                     \
-  for (int64_t i = lo; i < hi; i++)                                                                 \
-  ((T *)f->dst)[i] = ((const T *)f->src)[i / f->N * f->V + z3i_id(f->ids, i % f->N)]
+  for (int64_t i = 0; i < n; i++) ((T *)dst)[i] = ((const T *)src)[z3i_id(f->ids, j + i)]
 
-static void take_rows(void *ctx, int64_t lo, int64_t hi)
+static void take_run(const take *f, int64_t o, int64_t j, int64_t n)
 {
-  const take *f = ctx;
   const size_t bytes = (size_t)f->row_bytes;
+  char *dst = f->dst + (size_t)(o * f->N + j) * bytes;
+  const char *src = f->src + (size_t)(o * f->V) * bytes;
   switch (bytes) {                              /* a row of one element needs no call of memcpy */
   case 1: TAKE(uint8_t); return;
   case 2: TAKE(uint16_t); return;
   case 4: TAKE(uint32_t); return;
   case 8: TAKE(uint64_t); return;
   }
-  for (int64_t i = lo; i < hi; i++) {
-    int64_t row = i / f->N * f->V + z3i_id(f->ids, i % f->N);
-    memcpy(f->dst + (size_t)i * bytes, f->src + (size_t)row * bytes, bytes);
+  for (int64_t i = 0; i < n; i++) memcpy(dst + (size_t)i * bytes, src + (size_t)z3i_id(f->ids, j + i) * bytes, bytes);
+}
+
+static void take_rows(void *ctx, int64_t lo, int64_t hi)
+{
+  const take *f = ctx;
+  for (int64_t i = lo, n; i < hi; i += n) {
+    const int64_t o = i / f->N, j = i % f->N;
+    n = Z3I_MIN(hi - i, f->N - j);
+    take_run(f, o, j, n);
   }
 }
 
