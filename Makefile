@@ -37,8 +37,10 @@ OMP := $(call compiles,$Hinclude <omp.h>\nint main(void){return omp_get_max_thre
 ONEDNN_FOUND := $(shell printf '\043include <oneapi/dnnl/dnnl_version.h>\nV DNNL_VERSION_MAJOR.DNNL_VERSION_MINOR\n' \
 	| $(CC) -E -P - 2>/dev/null | sed -n 's/^V *//p' | tr -d ' ')
 GC64 := $(shell $(LUAJIT) -e "io.write('2.1-', require('ffi').abi('gc64') and 'gc64' or 'gc32')" 2>/dev/null)
-LACKS := $(if $(OMP),,OpenMP for $(CC) (clang: libomp-dev)) $(if $(ONEDNN_FOUND),,oneDNN (libdnnl-dev)) \
-	$(if $(call have_pkg,luajit),,LuaJIT (libluajit-5.1-dev)) $(if $(GC64),,luajit) $(if $(call have_pkg,libcjson),,cJSON (libcjson-dev))
+LACKS := $(if $(shell command -v $(CC)),,a C compiler (gcc)) $(if $(OMP),,OpenMP for $(CC) (clang: libomp-dev)) \
+	$(if $(ONEDNN_FOUND),,oneDNN (libdnnl-dev)) \
+	$(if $(call have_pkg,luajit),,LuaJIT (libluajit-5.1-dev)) $(if $(GC64),,luajit) \
+	$(if $(call have_pkg,libcjson),,cJSON (libcjson-dev))
 ifneq ($(strip $(LACKS)),)
 $(error missing: $(strip $(LACKS)). `make deps` installs what is lacking)
 endif
@@ -207,7 +209,8 @@ deps:
 	if ! command -v apt-get >/dev/null || ! $$root true 2>/dev/null; then \
 	  echo "deps: install these (Debian and Ubuntu names), then run make again:$$lack" >&2; exit 1; fi; \
 	echo "deps: installing$$lack"; get="$$root env DEBIAN_FRONTEND=noninteractive apt-get -qq"; \
-	$$get install -y --no-install-recommends $$lack || { $$get update && $$get install -y --no-install-recommends $$lack; } || { \
+	get="$$get -o Dpkg::Use-Pty=0"; add="$$get install -y --no-install-recommends $$lack"; \
+	$$add >/dev/null 2>&1 || { $$get update && $$add >/dev/null; } || { \
 	  echo "deps: apt-get could not install:$$lack" >&2; exit 1; }
 # One verse a line without its number, a blank line between chapters.
 $B/data/bible.txt:
