@@ -1,5 +1,5 @@
 /* reduce.c -- sum, mean and variance over any dims, forward and backward.
- * Letters: K outputs, R elements reduced into each (reduce.h). Order of adding: 16 lanes of floats over blocks of up to
+ * Letters: K outputs, R elements reduced into each (reduce.h). Order of adding: 64 lanes of floats over blocks of up to
  * 2048 elements (or 64 rows), then doubles in order. It depends on the shape alone, never on the number of threads. */
 #include "device/cpu/isa/isa_kernels.h"
 #include "device/cpu/isa/reduce.h"
@@ -11,17 +11,24 @@ enum {
 };
 
 /* ---- one task: outputs klo..khi-1 over elements rlo..rhi-1 of each -------------------------------------- */
-static float squares_about(const float *restrict x, int64_t n, float mean)
+static float squares_about(const float *x, int64_t n, float mean)
 {
-  z3i_f32x16 acc = { 0 }, v;
+  z3i_f32x16 a[4] = { { 0 }, { 0 }, { 0 }, { 0 } }, v;
   float lane[16];
   int64_t i = 0;
+  for (; i + 64 <= n; i += 64)
+    for (int q = 0; q < 4; q++) {
+      memcpy(&v, x + i + 16 * q, 64);
+      v -= mean;
+      a[q] += v * v;
+    }
   for (; i + 16 <= n; i += 16) {
     memcpy(&v, x + i, 64);
     v -= mean;
-    acc += v * v;
+    a[0] += v * v;
   }
-  memcpy(lane, &acc, 64);
+  a[0] = (a[0] + a[1]) + (a[2] + a[3]);
+  memcpy(lane, a, 64);
   for (int j = 0; i < n; i++, j++) lane[j] += (x[i] - mean) * (x[i] - mean);
   return z3i_lanes_sum(lane);
 }

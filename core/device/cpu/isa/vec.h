@@ -175,7 +175,8 @@ static inline float z3i_cosf(float x)
 }
 
 /* ---- sums in fixed order ----------------------------------------------------------------------------- */
-/* 16 lanes, then a tree: the same order at every level and thread count. Good for blocks up to some thousands. */
+/* Four vectors of 16 lanes (which hides the latency of an addition), then a tree: the same order at every level and
+ * thread count. Good for blocks up to some thousands; add those up in double. */
 typedef float z3i_f32x16 __attribute__((vector_size(64)));
 
 static inline float z3i_lanes_sum(const float lane[16])
@@ -187,28 +188,41 @@ static inline float z3i_lanes_sum(const float lane[16])
 }
 static inline float z3i_vsum(const float *x, int64_t n)
 {
-  z3i_f32x16 acc = { 0 }, v;
+  z3i_f32x16 a[4] = { { 0 }, { 0 }, { 0 }, { 0 } }, v;
   float lane[16];
   int64_t i = 0;
+  for (; i + 64 <= n; i += 64)
+    for (int q = 0; q < 4; q++) {
+      memcpy(&v, x + i + 16 * q, 64);
+      a[q] += v;
+    }
   for (; i + 16 <= n; i += 16) {
     memcpy(&v, x + i, 64);
-    acc += v;
+    a[0] += v;
   }
-  memcpy(lane, &acc, 64);
+  a[0] = (a[0] + a[1]) + (a[2] + a[3]);
+  memcpy(lane, a, 64);
   for (int j = 0; i < n; i++, j++) lane[j] += x[i];
   return z3i_lanes_sum(lane);
 }
 static inline float z3i_vdot(const float *x, const float *y, int64_t n)
 {
-  z3i_f32x16 acc = { 0 }, v, w;
+  z3i_f32x16 a[4] = { { 0 }, { 0 }, { 0 }, { 0 } }, v, w;
   float lane[16];
   int64_t i = 0;
+  for (; i + 64 <= n; i += 64)
+    for (int q = 0; q < 4; q++) {
+      memcpy(&v, x + i + 16 * q, 64);
+      memcpy(&w, y + i + 16 * q, 64);
+      a[q] += v * w;
+    }
   for (; i + 16 <= n; i += 16) {
     memcpy(&v, x + i, 64);
     memcpy(&w, y + i, 64);
-    acc += v * w;
+    a[0] += v * w;
   }
-  memcpy(lane, &acc, 64);
+  a[0] = (a[0] + a[1]) + (a[2] + a[3]);
+  memcpy(lane, a, 64);
   for (int j = 0; i < n; i++, j++) lane[j] += x[i] * y[i];
   return z3i_lanes_sum(lane);
 }
