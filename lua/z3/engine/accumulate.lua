@@ -127,6 +127,7 @@ end
 --- See Engine:train_batch.
 function M.train_batch(engine, given)
   M.check_trains(engine, 'train_batch')
+  if engine.window.state == 'forward' and engine.window.micro == 0 then M.drop(engine) end    -- it was only looked at
   if engine.window.micro > 0 or engine.window.state ~= 'ready' then
     err.throw('ARG', ('train_batch: the three-call form has a window open (%d of %d micro-batches): finish it first')
       :format(engine.window.micro, engine.accumulation))
