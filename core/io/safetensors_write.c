@@ -176,7 +176,7 @@ static int check_names(z3_st_writer *w)
   for (int64_t i = 1; i < w->count; i++)
     Z3I_REQUIRE(compare_tensor_names(w->order[i - 1], w->order[i]) != 0, "%s: two tensors are called '%.200s'", w->path,
                 w->order[i]->name);
-  qsort(w->pairs, (size_t)w->pair_count, sizeof *w->pairs, by_key);
+  if (w->pair_count > 1) qsort(w->pairs, (size_t)w->pair_count, sizeof *w->pairs, by_key);
   for (int64_t i = 1; i < w->pair_count; i++)
     Z3I_REQUIRE(by_key(&w->pairs[i - 1], &w->pairs[i]) != 0, "%s: two metadata are called '%.200s'", w->path,
                 w->pairs[i].key);
