@@ -80,7 +80,7 @@ static double renormalise(const void *x, int dtype, int64_t n, float lse, float 
   for (int64_t i = 0; i < n; i += Z3I_BLOCK) {
     int64_t m = Z3I_MIN(n - i, (int64_t)Z3I_BLOCK);
     z3i_exp_block(e, z3i_block_f32(buf, (const char *)x + i * z3i_dtype_bytes(dtype), dtype, m), m, lse);
-    sum += (double)z3i_block_sum(e, m);
+    sum += (double)z3i_vsum(e, m);
   }
   return 1 / sum;
 }

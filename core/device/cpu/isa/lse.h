@@ -34,27 +34,16 @@ static inline void z3i_exp_block(float *restrict e, const float *restrict x, int
   for (int64_t i = 0; i < n; i++) e[i] = z3i_exp_low(x[i] - shift);
 }
 
-/* Largest element; NaNs are passed over, -inf when there is nothing else. */
-static inline float z3i_block_max(const float *x, int64_t n)
-{
-  float a[Z3I_LANES];
-  for (int j = 0; j < Z3I_LANES; j++) a[j] = -INFINITY;
-  Z3I_EACH_LANE(n, a[lane] = x[at] > a[lane] ? x[at] : a[lane];);
-  for (int half = Z3I_LANES / 2; half > 0; half /= 2)
-    for (int j = 0; j < half; j++) a[j] = a[j + half] > a[j] ? a[j + half] : a[j];
-  return a[0];
-}
-
 /* Adds n <= Z3I_BLOCK elements; e gets exp(x - s.max), which stays right when this was the row's only block. */
 static inline void z3i_lse_add(z3i_lse *s, float *restrict e, const float *restrict x, int64_t n)
 {
-  float top = z3i_block_max(x, n);
+  float top = z3i_vmax(x, n);
   if (top > s->max) {
     s->sum *= exp((double)s->max - (double)top);
     s->max = top;
   }
   z3i_exp_block(e, x, n, z3i_lse_shift(s->max));
-  s->sum += (double)z3i_block_sum(e, n);
+  s->sum += (double)z3i_vsum(e, n);
 }
 
 static inline z3i_lse z3i_lse_row(const void *x, int dtype, int64_t n, float buf[Z3I_BLOCK], float e[Z3I_BLOCK])

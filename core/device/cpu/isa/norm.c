@@ -23,8 +23,8 @@ static void moments(const float *x, int64_t n, float mean, double *sum, double *
 {
   float a[Z3I_LANES] = { 0 }, a2[Z3I_LANES] = { 0 };
   Z3I_EACH_LANE(n, float d = x[at] - mean; a[lane] += d; a2[lane] += d * d;);
-  *sum += (double)z3i_lanes_fold(a);
-  *sum2 += (double)z3i_lanes_fold(a2);
+  *sum += (double)z3i_lanes_sum(a);
+  *sum2 += (double)z3i_lanes_sum(a2);
 }
 
 static void apply(float *restrict y, const float *restrict x, const float *restrict w, const float *restrict b,
@@ -49,7 +49,7 @@ static void forward_rows(void *ctx, int64_t lo, int64_t hi)
       for (int64_t i = 0; i < C; i += Z3I_BLOCK) {
         int64_t n = Z3I_MIN(C - i, (int64_t)Z3I_BLOCK);
         p = z3i_block_f32(buf, z3i_at(x, r * C + i), x->dtype, n);
-        sum += (double)z3i_block_sum(p, n);
+        sum += (double)z3i_vsum(p, n);
       }
       mean = (float)(sum / (double)C);
     }
@@ -85,8 +85,8 @@ static void dots(const float *x, const float *g, const float *w, int64_t n, floa
 {
   float a[Z3I_LANES] = { 0 }, a2[Z3I_LANES] = { 0 };
   Z3I_EACH_LANE(n, float gh = g[at] * w[at]; a[lane] += gh; a2[lane] += gh * ((x[at] - mean) * rstd););
-  *s1 += (double)z3i_lanes_fold(a);
-  *s2 += (double)z3i_lanes_fold(a2);
+  *s1 += (double)z3i_lanes_sum(a);
+  *s2 += (double)z3i_lanes_sum(a2);
 }
 
 static void input_grad(float *restrict gx, const float *restrict x, const float *restrict g, const float *restrict w,

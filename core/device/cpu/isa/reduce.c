@@ -13,24 +13,9 @@ enum {
 /* ---- one task: outputs klo..khi-1 over elements rlo..rhi-1 of each -------------------------------------- */
 static float squares_about(const float *x, int64_t n, float mean)
 {
-  z3i_f32x16 a[4] = { { 0 }, { 0 }, { 0 }, { 0 } }, v;
-  float lane[16];
-  int64_t i = 0;
-  for (; i + 64 <= n; i += 64)
-    for (int q = 0; q < 4; q++) {
-      memcpy(&v, x + i + 16 * q, 64);
-      v -= mean;
-      a[q] += v * v;
-    }
-  for (; i + 16 <= n; i += 16) {
-    memcpy(&v, x + i, 64);
-    v -= mean;
-    a[0] += v * v;
-  }
-  a[0] = (a[0] + a[1]) + (a[2] + a[3]);
-  memcpy(lane, a, 64);
-  for (int j = 0; i < n; i++, j++) lane[j] += (x[i] - mean) * (x[i] - mean);
-  return z3i_lanes_sum(lane);
+  float a[Z3I_LANES] = { 0 };
+  Z3I_EACH_LANE(n, a[lane] += (x[at] - mean) * (x[at] - mean););
+  return z3i_lanes_sum(a);
 }
 
 static void add_row(float *restrict acc, const float *restrict x, const float *restrict mean, int64_t n)

@@ -28,38 +28,6 @@ static inline void z3i_done_f32(void *dst, int dtype, const float *src, int64_t 
   if ((const void *)src != dst) z3i_grad_f32(dst, dtype, src, n, add);
 }
 
-/* ---- lanes: running values of a loop, 64 of them ----------------------------------------------------- */
-/* Loops over a local array of fixed length become vector code at every level with both compilers, and 64 lanes hide the
- * latency of an addition. The order of adding depends on the block's length alone. */
-enum { Z3I_LANES = 64 };
-/* Runs the body for at = 0 .. n-1 with lane = at % 64. */
-#define Z3I_EACH_LANE(n, ...)                                                                       \
-  do {                                                                                              \
-    int64_t base_ = 0;                                                                              \
-    for (; base_ + Z3I_LANES <= (n); base_ += Z3I_LANES)                                            \
-      for (int lane = 0; lane < Z3I_LANES; lane++) {                                                \
-        const int64_t at = base_ + lane;                                                            \
-        __VA_ARGS__                                                                                 \
-      }                                                                                             \
-    for (int lane = 0; base_ + lane < (n); lane++) {                                                \
-      const int64_t at = base_ + lane;                                                              \
-      __VA_ARGS__                                                                                   \
-    }                                                                                               \
-  } while (0)
-static inline float z3i_lanes_fold(float a[Z3I_LANES])
-{
-  for (int half = Z3I_LANES / 2; half > 0; half /= 2)
-    for (int j = 0; j < half; j++) a[j] += a[j + half];
-  return a[0];
-}
-
-static inline float z3i_block_sum(const float *x, int64_t n)
-{
-  float a[Z3I_LANES] = { 0 };
-  Z3I_EACH_LANE(n, a[lane] += x[at];);
-  return z3i_lanes_fold(a);
-}
-
 /* ---- ids: contiguous i32 or i64 --------------------------------------------------------------------- */
 static inline int64_t z3i_id(const z3i_view *ids, int64_t i)
 {

@@ -48,12 +48,6 @@ static void forward_rows(void *ctx, int64_t lo, int64_t hi)
   }
 }
 
-static float dot(const float *x, const float *y, int64_t n)
-{
-  float a[Z3I_LANES] = { 0 };
-  Z3I_EACH_LANE(n, a[lane] += x[at] * y[at];);
-  return z3i_lanes_fold(a);
-}
 static void softmax_grad(float *restrict gx, const float *restrict y, const float *restrict g, int64_t n, float sum)
 {
   for (int64_t i = 0; i < n; i++) gx[i] = y[i] * (g[i] - sum);
@@ -77,7 +71,7 @@ static void backward_rows(void *ctx, int64_t lo, int64_t hi)
       int64_t n = Z3I_MIN(C - i, (int64_t)Z3I_BLOCK);
       pg = z3i_block_f32(bufg, z3i_at(g, r * C + i), g->dtype, n);
       if (!f->log || C <= Z3I_BLOCK) py = z3i_block_f32(bufy, z3i_at(y, r * C + i), y->dtype, n);
-      sum += (double)(f->log ? z3i_block_sum(pg, n) : dot(pg, py, n));
+      sum += (double)(f->log ? z3i_vsum(pg, n) : z3i_vdot(pg, py, n));
     }
     for (int64_t i = 0; i < C; i += Z3I_BLOCK) {
       int64_t n = Z3I_MIN(C - i, (int64_t)Z3I_BLOCK);

@@ -175,68 +175,52 @@ static inline float z3i_cosf(float x)
 }
 
 /* ---- sums in fixed order ----------------------------------------------------------------------------- */
-/* Four vectors of 16 lanes (which hides the latency of an addition), then a tree: the same order at every level and
- * thread count. Good for blocks up to some thousands; add those up in double. */
-typedef float z3i_f32x16 __attribute__((vector_size(64)));
+/* 64 lanes, then a tree: the same order at every level and thread count. Loops over a local array of fixed length become
+ * vector code with both compilers at every level, and 64 lanes hide the latency of an addition. Good for blocks up to
+ * some thousands; add those up in double. */
+enum { Z3I_LANES = 64 };
+/* Runs the body for at = 0 .. n-1 with lane = at % 64. */
+#define Z3I_EACH_LANE(n, ...)                                                                       \
+  do {                                                                                              \
+    int64_t base_ = 0;                                                                              \
+    for (; base_ + Z3I_LANES <= (n); base_ += Z3I_LANES)                                            \
+      for (int lane = 0; lane < Z3I_LANES; lane++) {                                                \
+        const int64_t at = base_ + lane;                                                            \
+        __VA_ARGS__                                                                                 \
+      }                                                                                             \
+    for (int lane = 0; base_ + lane < (n); lane++) {                                                \
+      const int64_t at = base_ + lane;                                                              \
+      __VA_ARGS__                                                                                   \
+    }                                                                                               \
+  } while (0)
 
-static inline float z3i_lanes_sum(const float lane[16])
+static inline float z3i_lanes_sum(float a[Z3I_LANES])
 {
-  float a[8], b[4];
-  for (int i = 0; i < 8; i++) a[i] = lane[i] + lane[i + 8];
-  for (int i = 0; i < 4; i++) b[i] = a[i] + a[i + 4];
-  return (b[0] + b[2]) + (b[1] + b[3]);
+  for (int half = Z3I_LANES / 2; half > 0; half /= 2)
+    for (int j = 0; j < half; j++) a[j] += a[j + half];
+  return a[0];
 }
 static inline float z3i_vsum(const float *x, int64_t n)
 {
-  z3i_f32x16 a[4] = { { 0 }, { 0 }, { 0 }, { 0 } }, v;
-  float lane[16];
-  int64_t i = 0;
-  for (; i + 64 <= n; i += 64)
-    for (int q = 0; q < 4; q++) {
-      memcpy(&v, x + i + 16 * q, 64);
-      a[q] += v;
-    }
-  for (; i + 16 <= n; i += 16) {
-    memcpy(&v, x + i, 64);
-    a[0] += v;
-  }
-  a[0] = (a[0] + a[1]) + (a[2] + a[3]);
-  memcpy(lane, a, 64);
-  for (int j = 0; i < n; i++, j++) lane[j] += x[i];
-  return z3i_lanes_sum(lane);
+  float a[Z3I_LANES] = { 0 };
+  Z3I_EACH_LANE(n, a[lane] += x[at];);
+  return z3i_lanes_sum(a);
 }
 static inline float z3i_vdot(const float *x, const float *y, int64_t n)
 {
-  z3i_f32x16 a[4] = { { 0 }, { 0 }, { 0 }, { 0 } }, v, w;
-  float lane[16];
-  int64_t i = 0;
-  for (; i + 64 <= n; i += 64)
-    for (int q = 0; q < 4; q++) {
-      memcpy(&v, x + i + 16 * q, 64);
-      memcpy(&w, y + i + 16 * q, 64);
-      a[q] += v * w;
-    }
-  for (; i + 16 <= n; i += 16) {
-    memcpy(&v, x + i, 64);
-    memcpy(&w, y + i, 64);
-    a[0] += v * w;
-  }
-  a[0] = (a[0] + a[1]) + (a[2] + a[3]);
-  memcpy(lane, a, 64);
-  for (int j = 0; i < n; i++, j++) lane[j] += x[i] * y[i];
-  return z3i_lanes_sum(lane);
+  float a[Z3I_LANES] = { 0 };
+  Z3I_EACH_LANE(n, a[lane] += x[at] * y[at];);
+  return z3i_lanes_sum(a);
 }
-/* Largest element, n >= 1; NaNs are passed over (NaN only when all are), -inf when all are -inf. */
+/* Largest element; NaNs are passed over, -inf when there is nothing else. */
 static inline float z3i_vmax(const float *x, int64_t n)
 {
-  float lane[16], best = x[0];
-  for (int j = 0; j < 16; j++) lane[j] = x[0];
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16)
-    for (int j = 0; j < 16; j++) lane[j] = x[i + j] > lane[j] || lane[j] != lane[j] ? x[i + j] : lane[j];
-  for (int j = 0; i < n; i++, j++) lane[j] = x[i] > lane[j] || lane[j] != lane[j] ? x[i] : lane[j];
-  for (int j = 0; j < 16; j++) best = lane[j] > best || best != best ? lane[j] : best;
-  return best;
+  float a[Z3I_LANES];
+  for (int j = 0; j < Z3I_LANES; j++) a[j] = -__builtin_inff();
+  Z3I_EACH_LANE(n, a[lane] = x[at] > a[lane] ? x[at] : a[lane];);
+  for (int half = Z3I_LANES / 2; half > 0; half /= 2)
+    for (int j = 0; j < half; j++) a[j] = a[j + half] > a[j] ? a[j + half] : a[j];
+  return a[0];
 }
 
 /* ---- blocks in parallel ------------------------------------------------------------------------------ */
