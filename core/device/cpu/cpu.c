@@ -39,9 +39,7 @@ int z3_threads(int n)
   return omp_get_max_threads();
 }
 
-/* TODO: goes when linear_ce.c and attention.c are in: until then these operations are "not supported". */
-#pragma weak z3i_cpu_linear_cross_entropy_fwd
-#pragma weak z3i_cpu_linear_cross_entropy_bwd
+/* TODO: goes when attention.c is in: until then the operation is "not supported". */
 #pragma weak z3i_cpu_attention_fwd
 #pragma weak z3i_cpu_attention_bwd
 
