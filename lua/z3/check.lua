@@ -30,8 +30,17 @@ local function oom_fields()
   return fields
 end
 
+--- The counts of bytes in a message as people read them.
+local function readable(message)
+  local text = require('z3.opts').bytes_text
+  local function shown(digits) return text(tonumber(digits)) end
+  return (message:gsub('(%d+) bytes', shown):gsub('(%d+)( in use)', function(n, s) return shown(n) .. s end)
+    :gsub('(%d+)( reserved)', function(n, s) return shown(n) .. s end))
+end
+
 local function fail(rc, what)
   local message = ffi.string(C.z3_last_error())
+  if rc == OOM then message = readable(message) end
   if message == '' then message = 'failed with status ' .. rc end
   -- C's messages start with the operation's name already.
   if what and message:sub(1, #what) ~= what then message = what .. ': ' .. message end

@@ -56,15 +56,10 @@ function M.print(...)
   io.stdout:write(table.concat(parts, '\t', 1, select('#', ...)), '\n')
 end
 
-local UNITS = { 'KiB', 'MiB', 'GiB', 'TiB', 'PiB' }
-
 --- Bytes for people: '512 B', '1.5 GiB'.
 function M.bytes(n)
   err.require_arg(type(n) == 'number', 'bytes: %s is no number', tostring(n))
-  if math.abs(n) < 1024 then return ('%d B'):format(n) end
-  local unit = 0
-  repeat n, unit = n / 1024, unit + 1 until math.abs(n) < 1023.95 or unit == #UNITS
-  return (('%.1f'):format(n):gsub('%.0$', '')) .. ' ' .. UNITS[unit]
+  return require('z3.opts').bytes_text(n)
 end
 
 --- The recipe's options; see args.lua.

@@ -123,4 +123,14 @@ function M.bytes(size, what)
   return n
 end
 
+local BINARY = { 'KiB', 'MiB', 'GiB', 'TiB', 'PiB' }
+
+--- Bytes for people: '512 B', '1.5 GiB'.
+function M.bytes_text(n)
+  if math.abs(n) < 1024 then return ('%d B'):format(n) end
+  local unit = 0
+  repeat n, unit = n / 1024, unit + 1 until math.abs(n) < 1023.95 or unit == #BINARY
+  return (('%.1f'):format(n):gsub('%.0$', '')) .. ' ' .. BINARY[unit]
+end
+
 return M
