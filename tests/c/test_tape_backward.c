@@ -271,9 +271,12 @@ static void test_tape_survives_every_failed_allocation(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_tape_gradients_match_finite_differences), cmocka_unit_test(test_tape_gradients_accumulate_exactly),
-    cmocka_unit_test(test_tape_second_backward_is_stale),           cmocka_unit_test(test_tape_change_in_place_is_stale),
-    cmocka_unit_test(test_tape_needs_a_history),                    cmocka_unit_test(test_tape_long_chain),
+    cmocka_unit_test(test_tape_gradients_match_finite_differences),
+    cmocka_unit_test(test_tape_gradients_accumulate_exactly),
+    cmocka_unit_test(test_tape_second_backward_is_stale),
+    cmocka_unit_test(test_tape_change_in_place_is_stale),
+    cmocka_unit_test(test_tape_needs_a_history),
+    cmocka_unit_test(test_tape_long_chain),
     cmocka_unit_test(test_tape_survives_every_failed_allocation),
   };
   return cmocka_run_group_tests_name("tape_backward", tests, NULL, NULL);

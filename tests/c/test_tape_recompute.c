@@ -19,11 +19,13 @@ static z3_tensor *block(z3_tensor *x, z3_tensor *w, z3_tensor *w2)   /* a small 
 
 enum { ROWS = 16, WIDTH = 12, HIDDEN = 40, BLOCKS = 3 };
 
-/* Forward and backward of BLOCKS blocks; gradients of x and the weights into out; returns bytes live before backward. */
+/* Forward and backward of BLOCKS blocks; gradients of x and the weights into out; returns bytes live before backward.
+ */
 static int64_t train(bool recompute, float *out)
 {
   z3_memory_stats before, after;
-  z3_tensor *x = matrix(ROWS, WIDTH, 1, true), *w = matrix(HIDDEN, WIDTH, 2, true), *w2 = matrix(WIDTH, HIDDEN, 3, true);
+  z3_tensor *x = matrix(ROWS, WIDTH, 1, true), *w = matrix(HIDDEN, WIDTH, 2, true),
+            *w2 = matrix(WIDTH, HIDDEN, 3, true);
   OK(z3_memory_stats_get(Z3D_CPU, &before));
   z3_tensor *h = x;
   z3_tensor_retain(h);
@@ -68,7 +70,8 @@ static void test_tape_recompute_without_backward_leaks_nothing(void **state)
 {
   (void)state;
   int64_t live = z3_tensor_live();
-  z3_tensor *x = matrix(ROWS, WIDTH, 1, true), *w = matrix(HIDDEN, WIDTH, 2, true), *w2 = matrix(WIDTH, HIDDEN, 3, true);
+  z3_tensor *x = matrix(ROWS, WIDTH, 1, true), *w = matrix(HIDDEN, WIDTH, 2, true),
+            *w2 = matrix(WIDTH, HIDDEN, 3, true);
   OK(z3_checkpoint_begin());
   OK(z3_checkpoint_begin());                      /* one inside the other */
   z3_tensor *y = block(x, w, w2);
@@ -85,7 +88,8 @@ static void test_tape_recompute_without_backward_leaks_nothing(void **state)
 static void test_tape_recompute_notices_changes(void **state)
 {
   (void)state;
-  z3_tensor *x = matrix(ROWS, WIDTH, 1, true), *w = matrix(HIDDEN, WIDTH, 2, true), *w2 = matrix(WIDTH, HIDDEN, 3, true);
+  z3_tensor *x = matrix(ROWS, WIDTH, 1, true), *w = matrix(HIDDEN, WIDTH, 2, true),
+            *w2 = matrix(WIDTH, HIDDEN, 3, true);
   OK(z3_checkpoint_begin());
   z3_tensor *y = block(x, w, w2);
   OK(z3_checkpoint_end(false));
@@ -130,8 +134,10 @@ static void test_tape_script_operation(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_tape_recompute_has_the_same_bits), cmocka_unit_test(test_tape_recompute_without_backward_leaks_nothing),
-    cmocka_unit_test(test_tape_recompute_notices_changes),   cmocka_unit_test(test_tape_script_operation),
+    cmocka_unit_test(test_tape_recompute_has_the_same_bits),
+    cmocka_unit_test(test_tape_recompute_without_backward_leaks_nothing),
+    cmocka_unit_test(test_tape_recompute_notices_changes),
+    cmocka_unit_test(test_tape_script_operation),
   };
   return cmocka_run_group_tests_name("tape_recompute", tests, NULL, NULL);
 }
