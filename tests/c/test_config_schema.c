@@ -159,7 +159,8 @@ static void test_config_schema_caller_brings_optimizer_and_schedule(void **state
 {
   (void)state;
   static const char text[] =
-    "{'train_batch_size': 8, 'optimizer': {'type': 'Lamb', 'params': {'lr':'auto', 'max_grad_norm':3}}, 'scheduler': {}}";
+    "{'train_batch_size': 8, 'optimizer': {'type': 'Lamb', 'params': {'lr': 'auto', 'max_grad_norm': 3}},"
+    " 'scheduler': {}}";
   z3_config *c;
   assert_int_equal(parse(text, 0, &c), Z3E_CONFIG);
   assert_int_equal(parse(text, Z3CFG_OWN_OPTIMIZER, &c), Z3E_CONFIG);
