@@ -303,6 +303,25 @@ describe('a model', function()
     assert.equal(before, tonumber(C.z3_tensor_live()))
   end)
 
+  it('runs on the null device: shapes without values', function()
+    local T = require 'z3.tensor'
+    T.set_default_device 'null'
+    local ok, e = pcall(function()
+      for _, m in ipairs { gpt2.new(small), llama.new('nano', { n_ctx = 8 }), qwen2.new('nano', { n_ctx = 8 }) } do
+        local batch = { tokens = tokens(2, 8), targets = tokens(2, 8) }
+        assert.same({ 2, 8, m.options.vocab_size }, m({ tokens = batch.tokens }).shape)
+        local sum = m:checkpoint()(batch)
+        sum:backward()
+        for name, p in m:parameters() do
+          assert.equal('null', p.device)
+          assert.same(p.shape, p:grad().shape, name)
+        end
+      end
+    end)
+    T.set_default_device 'cpu'
+    if not ok then error(e, 0) end
+  end)
+
   it('takes a state with the names of a file', function()
     local m = gpt2.new(small)
     local state = {}

@@ -102,6 +102,7 @@ describe('names', function()
     local outer = nn.class 'Outer'()
     outer.net = net
     assert.equal('net.head.bias', names(outer)[5])
+    assert.equal('net.head.bias', net.head.bias.name)
   end)
 
   it('of tied parameters: the first path, once', function()

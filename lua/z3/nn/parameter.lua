@@ -43,15 +43,12 @@ local function key_of(p)
       root = walk.root_of(p)
     end
   end
-  if p._name == nil then
-    if walk.is_module(root) then walk.name(root) else rawset(p, '_name', p._given or 'parameter') end
-  end
   local rk = root_key[root]
   if not rk then
     rk = { seed = rng.seed(), ordinal = rng.next_root() }
     root_key[root] = rk
   end
-  return rng.key(rk.seed, INIT_PURPOSE, rk.ordinal, C.z3_key_name(p._name))
+  return rng.key(rk.seed, INIT_PURPOSE, rk.ordinal, C.z3_key_name(p.name))
 end
 
 -- The parameter owns t from now on; no scope frees it. Operations read p.h.
@@ -71,7 +68,7 @@ end
 function P:fill_initial(h, first)
   local key = key_of(self)
   if self._init.kind ~= 'call' then
-    init.fill(h, self._init, self.shape, key, first, self._name)
+    init.fill(h, self._init, self.shape, key, first, self.name)
     return
   end
   -- A function makes the whole parameter; the run asked for is copied out of it.
@@ -79,7 +76,7 @@ function P:fill_initial(h, first)
   self._init.fn(whole)
   local n = tonumber(C.z3_tensor_numel(h))
   local part = whole:view(self._numel):narrow(0, first, n):view(T.shape_of(h))
-  check(C.z3_tensor_copy(h, part.h), self._name)
+  check(C.z3_tensor_copy(h, part.h), self.name)
   part:free()
   whole:free()
 end
@@ -87,18 +84,18 @@ end
 --- Gives the parameter storage and initial values, unless it has them.
 -- @string[opt] dtype  of the working values; its declared dtype unless given
 -- @return itself
--- @raise RELEASED when it was freed for good; OOM
+-- @raise RELEASED after its engine was closed; OOM
 function P:materialise(dtype)
   if rawget(self, 'h') ~= nil then return self end
   if self._dead then
-    err.throw('RELEASED', ('%s was released with its engine or by free(): build the model again'):format(self.name))
+    err.throw('RELEASED', ('%s was released with its engine: build the model again'):format(self.name))
   end
   dtype = dtype or self._dtype
   local t = new_storage(self, 'f32')
   self:fill_initial(t.h, 0)
   if dtype ~= 'f32' then
     local rounded = new_storage(self, dtype)
-    check(C.z3_tensor_copy(rounded.h, t.h), self._name)
+    check(C.z3_tensor_copy(rounded.h, t.h), self.name)
     t:free()
     t = rounded
   end
@@ -107,7 +104,7 @@ function P:materialise(dtype)
 end
 
 --- Takes storage that an engine made. Fields of `how`:
---   values   { h = native tensor }: what operations use from now on (the compute dtype); nil leaves the parameter without values
+--   values   { h = native tensor }: what operations use from now on (in the compute dtype); nil: it has no values
 --   full     function(p) -> independent f32 tensor of the whole parameter (from the master)
 --   grad     function(p) -> independent f32 tensor of the whole gradient, or nil
 --   load     function(p, tensor): the whole parameter gets new values, masters included
@@ -204,13 +201,7 @@ end
 -- Values that are asked for as fields. Anything else is the tensor's own affair, and needs it to have values.
 local FIELDS = {}
 
-function FIELDS.name(p)
-  if p._name == nil then
-    local root = walk.root_of(p)
-    if walk.is_module(root) then walk.name(root) end
-  end
-  return p._name or p._given or 'parameter'
-end
+function FIELDS.name(p) return walk.name_of(p) or p._given or 'parameter' end
 
 function FIELDS.status(p)
   local hooks = p._hooks

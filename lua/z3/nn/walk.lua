@@ -9,6 +9,7 @@ local M = {}
 -- model becomes a root of its own.
 local parent_of = setmetatable({}, { __mode = 'kv' })
 local roots = setmetatable({}, { __mode = 'k' })       -- modules declared to be roots although something holds them
+local named_by = setmetatable({}, { __mode = 'kv' })   -- parameter -> the root that its name starts from
 
 local DICT_PROBE = 64                                  -- entries of a keyed table looked at for lost modules
 
@@ -145,8 +146,18 @@ function M.name(root)
       rawset(e.module, '_mid', nil)                    -- its number in the core belongs to the old path
     end
   end
-  for _, e in ipairs(found.parameters) do rawset(e.parameter, '_name', e.path) end
+  for _, e in ipairs(found.parameters) do
+    rawset(e.parameter, '_name', e.path)
+    named_by[e.parameter] = root
+  end
   return found
+end
+
+--- A parameter's name below its outermost module; nil outside of any.
+function M.name_of(p)
+  local root = M.root_of(p)
+  if is_module(root) and named_by[p] ~= root then M.name(root) end
+  return rawget(p, '_name')
 end
 
 return M
