@@ -34,6 +34,7 @@ typedef void (*z3i_elem_i64)(int64_t *y, const int64_t *const *in, const z3_attr
 #define z3i_get_i64 Z3I_SYM(get_i64)
 #define z3i_put_f32 Z3I_SYM(put_f32)
 #define z3i_put_i64 Z3I_SYM(put_i64)
+#define z3i_transpose Z3I_SYM(transpose)
 #define z3i_elem_run Z3I_SYM(elem_run)
 #define z3i_elem_run_i64 Z3I_SYM(elem_run_i64)
 
@@ -47,6 +48,9 @@ const float *z3i_get_f32(float *buf, const z3i_flat *f, int64_t lo, int64_t n);
 const int64_t *z3i_get_i64(int64_t *buf, const z3i_flat *f, int64_t lo, int64_t n);
 void z3i_put_f32(const z3i_flat *f, int64_t lo, int64_t n, const float *src, bool add);
 void z3i_put_i64(const z3i_flat *f, int64_t lo, int64_t n, const int64_t *src);
+
+/* dst = src where this is a transposition, which needs tiles to be fast; false (nothing done) where it isn't. */
+bool z3i_transpose(const z3i_flat *dst, const z3i_flat *src);
 
 /* out (+)= f(in...): all views have out's shape. */
 void z3i_elem_run(z3i_elem_f32 f, const z3_attr *attr, const z3i_view *out, bool add, int n_in,

@@ -56,6 +56,7 @@ static void copy_view(const z3i_view *dst, const z3i_view *src, bool add)
 {
   z3i_view shown = broadcast(src, dst);
   copy_task t = { z3i_flatten(dst), z3i_flatten(&shown), add };
+  if (t.dst.n == 0 || (!add && z3i_transpose(&t.dst, &t.src))) return;
   void (*block)(void *, int64_t, int64_t) = float_block;
   if (dst->dtype == src->dtype && !add) block = move_block;
   else if (!add && !z3i_dtype_float(dst->dtype) && !z3i_dtype_float(src->dtype)) block = integer_block;

@@ -1,5 +1,5 @@
 /* reduce_sumsq.c -- sum of squares in double and the count of elements that aren't finite, in one pass.
- * A view is cut into at most 64 parts by its size alone; each adds 16 lanes of doubles, parts are added in order. */
+ * A view is cut into at most 64 parts by its size alone; each adds 64 lanes of doubles, parts are added in order. */
 #include "device/cpu/isa/elem.h"
 #include "device/cpu/isa/isa_kernels.h"
 
@@ -12,25 +12,13 @@ typedef struct sumsq_task {
   int64_t bad[PARTS];
 } sumsq_task;
 
-typedef double f64x16 __attribute__((vector_size(128)));
-typedef float f32x16 __attribute__((vector_size(64)));
-
-static double block_sum(const float *restrict x, int64_t n)
+static double block_sum(const float *x, int64_t n)
 {
-  f64x16 acc = { 0 };
-  double lane[16];
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    f32x16 v;
-    memcpy(&v, x + i, sizeof v);
-    f64x16 w = __builtin_convertvector(v, f64x16);
-    acc += w * w;
-  }
-  memcpy(lane, &acc, sizeof lane);
-  for (int j = 0; i < n; i++, j++) lane[j] += (double)x[i] * (double)x[i];
-  for (int j = 0; j < 8; j++) lane[j] += lane[j + 8];
-  for (int j = 0; j < 4; j++) lane[j] += lane[j + 4];
-  return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+  double a[Z3I_LANES] = { 0 };
+  Z3I_EACH_LANE(n, a[lane] += (double)x[at] * (double)x[at];);
+  for (int half = Z3I_LANES / 2; half > 0; half /= 2)
+    for (int j = 0; j < half; j++) a[j] += a[j + half];
+  return a[0];
 }
 
 static int64_t block_bad(const float *restrict x, int64_t n)

@@ -12,17 +12,25 @@
 typedef struct scalars {
   float scale, decay, l2;                       /* of the gradient; 1 - lr wd; weight decay added to the gradient */
   float b1, one_b1, b2, one_b2;                 /* beta and 1 - beta */
-  float step, root_bias2, eps;                  /* lr / bias1; sqrt bias2 */
+  float step, unbias, eps;                      /* lr / bias1; 1 / sqrt bias2 */
   float lr, momentum;
 } scalars;
 
 static scalars scalars_of(const z3i_update *u)
 {
   return (scalars){
-    .scale = u->grad_scale, .decay = (float)(1.0 - u->lr * u->weight_decay), .l2 = (float)u->weight_decay,
-    .b1 = (float)u->beta1, .one_b1 = (float)(1.0 - u->beta1), .b2 = (float)u->beta2, .one_b2 = (float)(1.0 - u->beta2),
-    .step = u->bias1 != 0 ? (float)(u->lr / u->bias1) : 0.0f, .root_bias2 = (float)sqrt(u->bias2), .eps = (float)u->eps,
-    .lr = (float)u->lr, .momentum = (float)u->momentum,
+    .scale = u->grad_scale,
+    .decay = (float)(1.0 - u->lr * u->weight_decay),
+    .l2 = (float)u->weight_decay,
+    .b1 = (float)u->beta1,
+    .one_b1 = (float)(1.0 - u->beta1),
+    .b2 = (float)u->beta2,
+    .one_b2 = (float)(1.0 - u->beta2),
+    .step = u->bias1 != 0 ? (float)(u->lr / u->bias1) : 0.0f,
+    .unbias = u->bias2 > 0 ? (float)(1 / sqrt(u->bias2)) : 0.0f,
+    .eps = (float)u->eps,
+    .lr = (float)u->lr,
+    .momentum = (float)u->momentum,
   };
 }
 
@@ -35,7 +43,7 @@ static void adamw(float *restrict p, float *restrict m, float *restrict v, const
     float a = m[i] + (d - m[i]) * s.one_b1, b = v[i] * s.b2 + d * d * s.one_b2;
     m[i] = a;
     v[i] = b;
-    p[i] = w - s.step * a / (sqrtf(b) / s.root_bias2 + s.eps);
+    p[i] = w - s.step * a / (sqrtf(b) * s.unbias + s.eps);
   }
 }
 
@@ -47,7 +55,7 @@ static void adam_l2(float *restrict p, float *restrict m, float *restrict v, con
     float a = m[i] + (d - m[i]) * s.one_b1, b = v[i] * s.b2 + d * d * s.one_b2;
     m[i] = a;
     v[i] = b;
-    p[i] = p[i] - s.step * a / (sqrtf(b) / s.root_bias2 + s.eps);
+    p[i] = p[i] - s.step * a / (sqrtf(b) * s.unbias + s.eps);
   }
 }
 
