@@ -1,4 +1,5 @@
 --- gradcheck_spec.lua -- gradients of every operation against finite differences, twice, and from strided inputs.
+-- Z3_CPU: all
 local z3 = require 'z3'
 
 local F = z3.nn.functional

@@ -1,5 +1,6 @@
 --- parity_ops_spec.lua -- every operation against PyTorch's values and gradients in float64 (tests/parity/data/ops).
 -- A value passes when |got - expected| <= atol + rtol |expected|, with the tolerances of the manifest.
+-- Z3_CPU: all
 local z3     = require 'z3'
 local data   = require 'tests.lua.parity_data'
 local rope_table = require 'z3.rope_table'

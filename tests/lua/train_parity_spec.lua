@@ -1,6 +1,7 @@
 --- train_parity_spec.lua -- twenty steps of a small GPT-2 and Llama against trajectories that PyTorch ran in float64:
 -- AdamW, a large eps, Adam with L2, SGD with Nesterov, Lion, clipping with a schedule, uneven accumulation.
 -- Data: tests/parity/data/train; its README says how it was made. Row b of the accumulation run is micro-batch b.
+-- Z3_CPU: all
 local z3 = require 'z3'
 
 local ROOT = 'tests/parity/data/'
