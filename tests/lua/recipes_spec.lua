@@ -93,7 +93,7 @@ describe("the contract's example", function()
     local out = good(('tests/lua/api/01_train_text.txt --data %s --steps 50 --batch 2 --seq 32'):format(text))
     assert.matches('step 50  train %d+%.%d+  held out %d+%.%d+', out)
     for _, dtype in ipairs { 'f32', 'bf16' } do
-      good(('tests/lua/api/01_train_text.txt --data %s --steps 3 --batch 2 --seq 32 --dtype %s'):format(text, dtype))
+      good(('tests/lua/api/01_train_text.txt --data %s --steps 20 --batch 2 --seq 32 --dtype %s'):format(text, dtype))
     end
   end)
 
@@ -123,6 +123,6 @@ describe('bad input', function()
     bad(recipe .. '--steps many --data ' .. text, 'steps', 'a number')
     bad(recipe .. '--preset huge --data ' .. text, 'huge')
     bad(recipe .. '--data ' .. text .. ' --log /nowhere/run.jsonl', '/nowhere/run.jsonl')
-    bad('--memory-limit 2MiB ' .. recipe .. '--data ' .. text, 'OOM', 'MiB')
+    bad('--memory-limit 2MiB ' .. recipe .. '--data ' .. text, 'OOM', 'weight', 'limit')
   end)
 end)
