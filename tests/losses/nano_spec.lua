@@ -1,5 +1,6 @@
 --- nano_spec.lua -- the loss curve of twenty steps of a small GPT on real text: stored, repeated bit for bit, and alike
 -- with another number of threads.
+-- Z3_CPU: all
 -- nano_f32.txt holds one loss a line. To renew it after a change that means to change numbers:
 --   Z3_WRITE_LOSSES=1 and run this file; say in the commit how far the curve moved.
 local z3 = require 'z3'
