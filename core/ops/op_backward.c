@@ -25,7 +25,7 @@ int z3i_accumulate(z3_tensor *dst, z3_tensor *src, bool add)
   z3i_tensor_describe(dst, &c.gin[0]);
   z3i_tensor_describe_meta(dst, &c.in[0]);
   z3i_tensor_describe_meta(src, &c.out[0]);
-  return dst->storage->dev->backward[Z3OP_copy](&c);
+  return z3i_kernel_run(dst->storage->dev->backward[Z3OP_copy], &c, Z3P_BACKWARD, 0);
 }
 
 static bool same_shape(int a_ndim, const int64_t *a, int b_ndim, const int64_t *b)

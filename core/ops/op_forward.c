@@ -55,11 +55,35 @@ int z3i_heads_alloc(z3i_device *dev, int dtype, const int64_t *shape, z3_tensor 
   return rc;
 }
 
+/* Bytes in memory: what is repeated by broadcasting counts once. */
 static int64_t view_bytes(const z3i_view *v, int count)
 {
   int64_t bytes = 0;
-  for (int i = 0; i < count; i++)
-    if (v[i].data != NULL) bytes += z3i_view_numel(&v[i]) * z3i_dtype_bytes(v[i].dtype);
+  for (int i = 0; i < count; i++) {
+    if (v[i].data == NULL) continue;
+    int64_t n = z3i_dtype_bytes(v[i].dtype);
+    for (int k = 0; k < v[i].ndim; k++)
+      if (v[i].stride[k] != 0 || v[i].shape[k] == 0) n *= v[i].shape[k];
+    bytes += n;
+  }
+  return bytes;
+}
+
+/* Only the rows that the ids name are read, and in backward changed where the gradient is added to. */
+static int64_t embedding_bytes(const z3i_call *c)
+{
+  int64_t ids = view_bytes(&c->in[0], 1), rows = view_bytes(&c->out[0], 1), from = view_bytes(&c->gout[0], 1);
+  if (c->out[0].data != NULL) return ids + 2 * rows;
+  return ids + from + ((c->gin_add & 2u) ? 2 * from : view_bytes(&c->gin[1], 1) + from);
+}
+
+static int64_t call_bytes(const z3i_call *c)
+{
+  if (c->op == Z3OP_embedding) return embedding_bytes(c);
+  int64_t bytes = view_bytes(c->in, Z3I_MAX_IN) + view_bytes(c->out, Z3I_MAX_OUT) + view_bytes(c->aux, Z3I_MAX_AUX) +
+                  view_bytes(c->gout, Z3I_MAX_OUT) + view_bytes(c->gin, Z3I_MAX_IN);
+  for (int i = 0; i < Z3I_MAX_IN; i++)            /* added to: read, too */
+    if ((c->gin_add >> i) & 1u) bytes += view_bytes(&c->gin[i], 1);
   return bytes;
 }
 
@@ -68,9 +92,8 @@ int z3i_kernel_run(z3i_kernel kernel, const z3i_call *c, int kind, double flops)
   int64_t start = z3i_prof_start();
   Z3I_TRY(kernel(c));
   if (start == 0) return Z3E_OK;
-  int64_t bytes = view_bytes(c->in, Z3I_MAX_IN) + view_bytes(c->out, Z3I_MAX_OUT) + view_bytes(c->aux, Z3I_MAX_AUX) +
-                  view_bytes(c->gout, Z3I_MAX_OUT) + view_bytes(c->gin, Z3I_MAX_IN);
-  z3i_prof_add(kind, c->op, start, bytes, flops, z3i_owner_get());
+  if (kind == Z3P_FORWARD) kind = z3i_prof_phase;
+  z3i_prof_add(kind, c->op, start, call_bytes(c), flops, z3i_owner_get());
   return Z3E_OK;
 }
 

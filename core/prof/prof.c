@@ -6,6 +6,8 @@
 enum { OBJECTS = Z3OP_COUNT };
 
 bool z3i_prof_on;
+_Thread_local int z3i_prof_phase = Z3P_FORWARD;
+static _Thread_local int depth;                   /* public calls under way */
 static z3_prof_total totals[Z3P_KINDS][OBJECTS];
 static z3_event *ring;
 static int room, used, oldest;
@@ -30,20 +32,26 @@ int z3_prof_enable(int events)
 }
 
 void z3_prof_disable(void) { z3i_prof_on = false; }
+bool z3_prof_enabled(void) { return z3i_prof_on; }
+
+static void total_add(int kind, int object, int64_t ns, int64_t bytes, double flops)
+{
+  if (kind < 0 || kind >= Z3P_KINDS || object < 0 || object >= OBJECTS) return;
+  z3_prof_total *t = &totals[kind][object];
+  t->count++;
+  t->ns += ns;
+  t->bytes += bytes;
+  t->flops += flops;
+}
 
 void z3i_prof_add(int kind, int object, int64_t start_ns, int64_t bytes, double flops, const char *owner)
 {
   if (!z3i_prof_on || start_ns == 0) return;
   int64_t end_ns = z3i_now_ns();
   pthread_mutex_lock(&lock);
-  if (kind >= 0 && kind < Z3P_KINDS && object >= 0 && object < OBJECTS) {
-    z3_prof_total *t = &totals[kind][object];
-    t->count++;
-    t->ns += end_ns - start_ns;
-    t->bytes += bytes;
-    t->flops += flops;
-  }
-  if (room > 0) {
+  total_add(kind, object, end_ns - start_ns, bytes, flops);
+  if (depth == 0 && kind < Z3P_CALL) total_add(Z3P_CALL, Z3P_CALL_OTHER, end_ns - start_ns, 0, 0);
+  if (room > 0 && kind != Z3P_CALL) {
     ring[(oldest + used) % room] = (z3_event){ start_ns, end_ns, bytes, flops, owner, kind, object };
     if (used < room) used++;
     else {
@@ -52,6 +60,18 @@ void z3i_prof_add(int kind, int object, int64_t start_ns, int64_t bytes, double 
     }
   }
   pthread_mutex_unlock(&lock);
+}
+
+int64_t z3i_prof_enter_on(void)
+{
+  depth++;
+  return z3i_now_ns();
+}
+
+void z3i_prof_leave(int object, int64_t start_ns)
+{
+  if (start_ns == 0) return;
+  if (--depth == 0) z3i_prof_add(Z3P_CALL, object, start_ns, 0, 0, "");
 }
 
 int z3_prof_total_get(int kind, int object, z3_prof_total *out)
@@ -63,6 +83,13 @@ int z3_prof_total_get(int kind, int object, z3_prof_total *out)
   *out = totals[kind][object];
   pthread_mutex_unlock(&lock);
   return Z3E_OK;
+}
+
+void z3_prof_totals(z3_prof_total *out)
+{
+  pthread_mutex_lock(&lock);
+  memcpy(out, totals, sizeof totals);
+  pthread_mutex_unlock(&lock);
 }
 
 int z3_prof_drain(z3_event *out, int n, int64_t *dropped_out)

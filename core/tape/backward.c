@@ -3,6 +3,7 @@
  * backward, so the objects form a stack. */
 #include <stdlib.h>
 
+#include "prof/prof.h"
 #include "tape/node.h"
 
 typedef struct walk {
@@ -216,7 +217,8 @@ static bool has_gradient(const z3i_node *n)
 static int walk_run(walk *w)
 {
   bool before = z3_grad_enable(false);
-  int rc = Z3E_OK;
+  int rc = Z3E_OK, phase = z3i_prof_phase;
+  z3i_prof_phase = Z3P_BACKWARD;
   for (; w->at < w->count; w->at++) {
     z3i_node *n = w->node[w->at];
     if (has_gradient(n)) {
@@ -234,6 +236,7 @@ static int walk_run(walk *w)
     node_finish(n);
   }
   z3_grad_enable(before);
+  z3i_prof_phase = phase;
   if (rc != Z3E_SCRIPT) pop();
   return rc == Z3E_OK ? rc : z3i_trace(__FILE__, __LINE__, __func__, rc);
 }
@@ -261,7 +264,7 @@ static int seed_gradient(z3_tensor *loss, z3_tensor *grad, z3_tensor **out)
   return z3i_op1(Z3OP_cast, grad, NULL, NULL, &(z3_attr){ .i = { loss->dtype } }, out);
 }
 
-int z3_backward(z3_tensor *loss, z3_tensor *grad)
+static int backward(z3_tensor *loss, z3_tensor *grad)
 {
   Z3I_TRY(z3i_tensor_check(loss, "backward"));
   Z3I_REQUIRE(
@@ -293,6 +296,14 @@ int z3_backward(z3_tensor *loss, z3_tensor *grad)
   qsort(w->node, (size_t)w->count, sizeof *w->node, by_seq);
   loss->node->gout[loss->out_index] = g;
   return walk_run(w);
+}
+
+int z3_backward(z3_tensor *loss, z3_tensor *grad)
+{
+  int64_t start = z3i_prof_enter();
+  int rc = backward(loss, grad);
+  z3i_prof_leave(Z3P_CALL_BACKWARD, start);
+  return rc;
 }
 
 static int stopped_node(z3i_node **out)
@@ -351,7 +362,10 @@ int z3_backward_resume(z3_tensor *const *grad_in, int count)
   }
   node_finish(n);
   top->at++;
-  return walk_run(top);
+  int64_t start = z3i_prof_enter();
+  rc = walk_run(top);
+  z3i_prof_leave(Z3P_CALL_BACKWARD, start);
+  return rc;
 }
 
 void z3_backward_abort(void)

@@ -2,6 +2,7 @@
  * values, holds only what came in from outside, and runs the program again when backward reaches it.
  * Source: Chen et al. 2016 (arXiv:1604.06174). Random masks come from keys in the attributes, so a replay has the
  * same bits. A value is dropped after its last use; operations whose results backward never reads aren't run. */
+#include "prof/prof.h"
 #include "tape/node.h"
 
 typedef struct entry {
@@ -232,8 +233,11 @@ int z3i_region_replay(z3i_region *g)
   int *last = z3i_alloc(n * sizeof *last);
   int rc = values != NULL && needed != NULL && last != NULL ? Z3E_OK : Z3E_OOM;
   if (rc == Z3E_OK) {
+    int phase = z3i_prof_phase;
+    z3i_prof_phase = Z3P_RECOMPUTE;
     plan(g, needed, last);
     rc = replay(g, values, last);
+    z3i_prof_phase = phase;
   }
   for (int v = 0; values != NULL && v < g->n_values; v++) z3_tensor_release(values[v]);
   z3i_free(values);

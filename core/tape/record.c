@@ -1,4 +1,5 @@
 /* record.c -- runs an operation and records it; what a leaf is; gradients of leaves. */
+#include "prof/prof.h"
 #include "tape/node.h"
 
 static _Thread_local bool enabled = true;
@@ -54,7 +55,7 @@ static bool differentiable(const z3i_run *r, z3_tensor *const *in, const z3i_opi
   return false;
 }
 
-int z3_apply(int op, z3_tensor *const *in, int n_in, const z3_attr *attr, z3_tensor **out)
+static int apply(int op, z3_tensor *const *in, int n_in, const z3_attr *attr, z3_tensor **out)
 {
   if (op >= 0 && op < Z3OP_COUNT)
     for (int j = 0; j < z3i_opinfo_get(op)->n_out; j++) out[j] = NULL;
@@ -72,6 +73,14 @@ int z3_apply(int op, z3_tensor *const *in, int n_in, const z3_attr *attr, z3_ten
   }
   z3i_run_clear(&r);
   return rc == Z3E_OK ? rc : z3i_trace(__FILE__, __LINE__, __func__, rc);
+}
+
+int z3_apply(int op, z3_tensor *const *in, int n_in, const z3_attr *attr, z3_tensor **out)
+{
+  int64_t start = z3i_prof_enter();
+  int rc = apply(op, in, n_in, attr, out);
+  z3i_prof_leave(Z3P_CALL_APPLY, start);
+  return rc;
 }
 
 int z3_script_record(z3_tensor *const *in, int n_in, z3_tensor *const *out, int n_out, int64_t tag)

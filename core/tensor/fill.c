@@ -1,4 +1,6 @@
 /* fill.c -- values into tensors: copies, constants, sequences, random numbers, one element out. None is recorded. */
+#include "device/pool.h"
+#include "prof/prof.h"
 #include "tensor/tensor.h"
 
 static int writable(z3_tensor *t, const char *what)
@@ -11,6 +13,15 @@ static int writable(z3_tensor *t, const char *what)
   t->storage->version++;
   return Z3E_OK;
 }
+
+/* Reports a copy or a fill to the profiler. */
+static int report(int rc, int object, int64_t start, int64_t bytes)
+{
+  if (rc == Z3E_OK && start != 0) z3i_prof_add(Z3P_DATA, object, start, bytes, 0, z3i_owner_get());
+  return rc;
+}
+
+static int64_t bytes_of(const z3_tensor *t) { return t->numel * z3i_dtype_bytes(t->dtype); }
 
 static bool skip(const z3_tensor *t) { return t->numel == 0 || !t->storage->dev->computes; }
 
@@ -35,7 +46,8 @@ int z3_tensor_copy(z3_tensor *dst, z3_tensor *src)
   s.ndim = ndim;
   memcpy(s.shape, shape, sizeof shape);
   z3i_broadcast_strides(src, ndim, shape, s.stride);
-  return dst->storage->dev->copy(&d, &s);
+  int64_t start = z3i_prof_start();
+  return report(dst->storage->dev->copy(&d, &s), Z3P_COPY, start, bytes_of(dst) + bytes_of(src));
 }
 
 int z3_tensor_fill(z3_tensor *t, double value)
@@ -44,7 +56,8 @@ int z3_tensor_fill(z3_tensor *t, double value)
   if (skip(t)) return Z3E_OK;
   z3i_view d;
   z3i_tensor_describe(t, &d);
-  return t->storage->dev->fill(&d, value);
+  int64_t start = z3i_prof_start();
+  return report(t->storage->dev->fill(&d, value), Z3P_FILL, start, bytes_of(t));
 }
 
 int z3_tensor_random(z3_tensor *t, int kind, double a, double b, uint64_t key, int64_t first)
@@ -55,7 +68,8 @@ int z3_tensor_random(z3_tensor *t, int kind, double a, double b, uint64_t key, i
   if (skip(t)) return Z3E_OK;
   z3i_view d;
   z3i_tensor_describe(t, &d);
-  return t->storage->dev->random(&d, kind, a, b, key, first);
+  int64_t start = z3i_prof_start();
+  return report(t->storage->dev->random(&d, kind, a, b, key, first), Z3P_RANDOM, start, bytes_of(t));
 }
 
 int z3_tensor_arange(z3_tensor *t, double start, double step)
@@ -64,7 +78,8 @@ int z3_tensor_arange(z3_tensor *t, double start, double step)
   if (skip(t)) return Z3E_OK;
   z3i_view d;
   z3i_tensor_describe(t, &d);
-  return t->storage->dev->arange(&d, start, step);
+  int64_t begun = z3i_prof_start();
+  return report(t->storage->dev->arange(&d, start, step), Z3P_FILL, begun, bytes_of(t));
 }
 
 int z3i_tensor_contiguous(z3_tensor *t, z3_tensor **out)
