@@ -7,6 +7,7 @@
 #include <omp.h>
 
 #include "device/cpu/gemm.h"
+#include "device/cpu/gemm_amx.h"
 #include "device/cpu/gemm_onednn.h"
 #include "device/cpu/isa/isa.h"
 
@@ -244,6 +245,7 @@ int z3i_gemm(const z3i_gemm_args *args)
   if ((g.a_t ? g.k : g.m) == 1) g.lda = g.a_t ? g.m : g.k;
   if ((g.b_t ? g.n : g.k) == 1) g.ldb = g.b_t ? g.k : g.n;
   if (g.m == 1) g.ldc = g.n;
+  if (z3i_amx_takes(&g)) return z3i_amx_gemm(&g);
   int64_t each = g.m * g.n, count = Z3I_MAX((int64_t)TILE_MAX / each, (int64_t)1);
   int64_t rows = each <= TILE_MAX ? g.m : Z3I_MAX((int64_t)TILE_MAX / g.n / 64 * 64, (int64_t)64);
   for (int64_t b = 0; b < g.batch; b += count)

@@ -10,7 +10,7 @@
 
 static const z3i_isa_table *chosen;
 static char description[64], problem[256];
-static bool native_bf16;
+static bool native_bf16, native_amx;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 #ifdef __x86_64__
@@ -60,6 +60,7 @@ static void describe(int level)
     bf16 = __get_cpuid_count(7, 1, &a1, &b, &c, &d0) && (a1 & AVX512_BF16);
   }
   native_bf16 = amx || bf16;
+  native_amx = amx;
   snprintf(description, sizeof description, "%s%s%s", names[level - 2], bf16 ? ",bf16" : "", amx ? ",amx" : "");
 }
 
@@ -123,4 +124,10 @@ bool z3_has_bf16(void)
 {
   pthread_once(&once, pick);
   return native_bf16;
+}
+
+bool z3i_isa_amx(void)
+{
+  pthread_once(&once, pick);
+  return native_amx;
 }
