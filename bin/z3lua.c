@@ -26,7 +26,8 @@ static const option OPTIONS[] = {
   { "--host-limit",   "SIZE",    "hard limit of host memory", 0 },
   { "--tune",         NULL,      "find good knobs", 0 },
   { "--print-config", "FILE",    "effective configuration", 0 },
-  { "--profile",      NULL,      "where a step's time goes", 0 },
+  { "--profile",      NULL,      "where a step's time goes: a table on standard error at the end", 1 },
+  { "--trace",        "FILE",    "the same as events, for chrome://tracing or ui.perfetto.dev", 1 },
   { "--on-error",     "repl",    "prompt where an error happened", 0 },
   { "--timeout",      "SECONDS", "deadline of a collective", 0 },
   { "--version",      NULL,      "versions and features", 1 },
@@ -79,6 +80,16 @@ static int unknown_option(const char *word)
   return EXIT_USAGE;
 }
 
+/* A file that can't be written is said before hours of work, not after them. */
+static int writable(const char *path)
+{
+  if (access(path, F_OK) == 0) return access(path, W_OK) == 0;
+  FILE *f = fopen(path, "ab");
+  if (f == NULL) return 0;
+  fclose(f);
+  return unlink(path) == 0;
+}
+
 static int set_option(command *c, const option *o, const char *value)
 {
   char *end;
@@ -102,6 +113,11 @@ static int set_option(command *c, const option *o, const char *value)
     c->vm.threads = (int)n;
   } else if (strcmp(o->name, "--memory-limit") == 0) {
     c->vm.memory_limit = value;
+  } else if (strcmp(o->name, "--profile") == 0) {
+    c->vm.profile = 1;
+  } else if (strcmp(o->name, "--trace") == 0) {
+    if (!writable(value)) return usage_error("--trace: cannot write ", value);
+    c->vm.trace = value;
   } else if (strcmp(o->name, "--version") == 0) {
     c->version = 1;
   }
@@ -181,8 +197,12 @@ int main(int argc, char **argv)
   int rc = parse(&c, argc, argv);
   if (rc >= 0) return rc;
   rc = z3lua_open_with(&vm, &c.vm);
-  if (rc == 0) rc = run(vm, &c);
-  if (rc != 0) rc = report(vm);
+  if (rc != 0) {                        /* an option's value, or an installation that isn't whole */
+    fprintf(stderr, "%s\n", z3lua_error(vm));
+    rc = EXIT_USAGE;
+  } else if (run(vm, &c) != 0) {
+    rc = report(vm);
+  }
   z3lua_close(vm);
   return rc;
 }

@@ -101,6 +101,12 @@ static void push_host(lua_State *L, const z3lua_places *places, const z3lua_opti
     lua_pushstring(L, o->memory_limit);
     lua_setfield(L, -2, "memory_limit");
   }
+  lua_pushboolean(L, o->profile);
+  lua_setfield(L, -2, "profile");
+  if (o->trace != NULL) {
+    lua_pushstring(L, o->trace);
+    lua_setfield(L, -2, "trace");
+  }
   lua_createtable(L, o->argc, 1);
   for (int i = 0; i < o->argc; i++) {
     lua_pushstring(L, o->argv[i]);
@@ -115,7 +121,7 @@ typedef struct open_request {
   const z3lua_options *options;
 } open_request;
 
-/* Opens the libraries and runs boot.lua, which returns the error handler. */
+/* Opens the libraries and runs boot.lua, which returns the error handler and what to run before closing. */
 static int open_protected(lua_State *L)
 {
   open_request *request = lua_touserdata(L, 1);
@@ -124,7 +130,8 @@ static int open_protected(lua_State *L)
   snprintf(path, sizeof path, "%s/lua/z3/boot.lua", request->places->root);
   if (luaL_loadfile(L, path) != 0) return lua_error(L);
   push_host(L, request->places, request->options);
-  lua_call(L, 1, 1);
+  lua_call(L, 1, 2);
+  request->vm->closer = luaL_ref(L, LUA_REGISTRYINDEX);
   request->vm->handler = luaL_ref(L, LUA_REGISTRYINDEX);
   return 0;
 }
@@ -135,7 +142,7 @@ int z3lua_open_with(z3lua **out, const z3lua_options *options)
   z3lua *vm = calloc(1, sizeof *vm);
   *out = vm;
   if (vm == NULL) return Z3LUA_ERROR;
-  vm->handler = LUA_NOREF;
+  vm->handler = vm->closer = LUA_NOREF;
   if (z3lua_locate(&places, vm->error) != 0) return Z3LUA_ERROR;
   prepare_environment();
   vm->L = luaL_newstate();
@@ -212,9 +219,18 @@ lua_State *z3lua_state(z3lua *vm)
   return vm != NULL ? vm->L : NULL;
 }
 
+static int close_protected(lua_State *L)
+{
+  z3lua *vm = lua_touserdata(L, 1);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, vm->closer);
+  lua_call(L, 0, 0);
+  return 0;
+}
+
 void z3lua_close(z3lua *vm)
 {
   if (vm == NULL) return;
+  if (vm->L != NULL && vm->closer != LUA_NOREF) (void)z3lua_guard(vm, close_protected, vm);
   if (vm->L != NULL) lua_close(vm->L);
   free(vm);
 }

@@ -18,6 +18,7 @@ typedef struct z3lua_places {
 struct z3lua {
   lua_State *L;
   int handler;                          /* registry reference of boot.lua's error handler; LUA_NOREF before it ran */
+  int closer;                           /* ... of what runs before closing */
   char error[Z3LUA_TEXT_MAX];
   char trace[Z3LUA_TEXT_MAX];
 };

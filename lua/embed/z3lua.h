@@ -26,6 +26,8 @@ typedef struct z3lua_options {
   const char *device;                   /* default device: "cpu", "null"; NULL: cpu */
   int threads;                          /* of the kernels; 0: one a core */
   const char *memory_limit;             /* "512MiB", "16GB"; NULL: none */
+  int profile;                          /* 1: closing prints where the steps' time went, to standard error */
+  const char *trace;                    /* file for a Chrome trace, written at closing; NULL: none */
   int owns_process;                     /* 1: os.exit closes the interpreter and ends the process; 0: it is an error */
 } z3lua_options;
 
@@ -55,7 +57,7 @@ const char *z3lua_traceback(const z3lua *vm);
 /* The interpreter itself, for hosts that use the Lua C API beside this. */
 struct lua_State *z3lua_state(z3lua *vm);
 
-/* Runs finalizers and closes files. NULL is harmless. */
+/* Writes what profile and trace asked for, runs finalizers and closes files. NULL is harmless. */
 void z3lua_close(z3lua *vm);
 
 #ifdef __cplusplus

@@ -1,6 +1,7 @@
 --- boot.lua -- the first Lua code of an interpreter that lua/embed opens: paths, arg, os.exit, and the error handler.
--- It gets what the program knows (root, lib, generated, device, threads, memory_limit, arg, owns_process) and leaves it
--- in package.loaded['z3.host'], where z3.ffi and z3 look; under a plain luajit that is absent and they use defaults.
+-- It gets what the program knows (root, lib, generated, device, threads, memory_limit, profile, trace, arg,
+-- owns_process) and leaves it in package.loaded['z3.host'], where z3.ffi and z3 look; under a plain luajit that is
+-- absent and they use defaults. It returns the error handler, and what runs before the interpreter closes.
 local host = ...
 
 local abi = require('ffi').abi
@@ -15,11 +16,34 @@ package.path = table.concat({ root .. '/lua/?.lua', root .. '/lua/?/init.lua', r
                               host.generated .. '/?.lua', package.path }, ';')
 rawset(_G, 'arg', host.arg)
 
+-- A wrong size is said now, not when z3 is first used (or never).
+if host.memory_limit then
+  local ok, bytes = pcall(require('z3.opts').bytes, host.memory_limit, '--memory-limit')
+  if ok and bytes < 1 then ok, bytes = false, '--memory-limit: 0 bytes is no limit' end
+  if not ok then error('z3lua: ' .. tostring(bytes), 0) end
+end
+
+host.at_close = {}
+
+--- Runs what was asked to run while everything still works: reports, traces. Once.
+local function close()
+  if (host.profile or host.trace) and not host.applied then
+    io.stderr:write 'z3lua: nothing to profile: the script never loaded z3\n'
+  end
+  local list = host.at_close
+  host.at_close, host.profile, host.trace = {}, nil, nil
+  for _, fn in ipairs(list) do
+    local ok, e = pcall(fn)
+    if not ok then io.stderr:write('z3lua: ', tostring(e), '\n') end
+  end
+end
+
 -- os.exit runs finalizers first: log files are complete and swap files removed. Inside another program it must not end
 -- that program, so there it is an error, which the host sees.
 local exit = os.exit
 if host.owns_process then
   rawset(os, 'exit', function(code)
+    close()
     io.stdout:flush()
     exit(code, true)
   end)
@@ -47,7 +71,7 @@ local function script_frames(level)
 end
 
 --- Error handler of every protected call: { one line, the script's frames }. Must not throw.
-return function(e)
+local function handler(e)
   local ok, line = pcall(tostring, e)
   if not ok then line = 'an error whose text failed: ' .. tostring(line) end
   if type(e) ~= 'string' and type(e) ~= 'number' and not (getmetatable(e) or {}).__tostring then
@@ -56,3 +80,5 @@ return function(e)
   local traced, trace = pcall(script_frames, 3)
   return { line, traced and trace or '' }
 end
+
+return handler, close

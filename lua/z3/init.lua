@@ -72,6 +72,7 @@ local LAZY = {
   nn = { 'z3.nn' }, optim = { 'z3.optim' }, sched = { 'z3.sched' }, data = { 'z3.data' },
   tokenizer = { 'z3.tokenizer' },
   json = { 'z3.json' }, safetensors = { 'z3.safetensors' }, memory = { 'z3.memory' },
+  profiler = { 'z3.profiler' },
   initialize = { 'z3.engine', 'initialize' }, progress = { 'z3.progress', 'progress' },
   generate = { 'z3.generate', 'generate' },
 }
@@ -95,6 +96,11 @@ local host = package.loaded['z3.host']
 if type(host) == 'table' and not host.applied then
   if host.threads then C.z3_threads(host.threads) end
   if host.memory_limit then M.memory.set_limit(tonumber(host.memory_limit) or host.memory_limit) end
+  if host.profile or host.trace then
+    local profile, trace = host.profile, host.trace
+    M.profiler.start_for(trace)
+    table.insert(host.at_close, function() M.profiler.finish_for(profile, trace) end)
+  end
   host.applied = true
 end
 

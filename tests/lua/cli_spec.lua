@@ -85,7 +85,7 @@ describe('z3lua', function()
   end)
 
   it('says which options are not built yet, with exit code 2', function()
-    for _, words in ipairs { '-n 2', '--hosts a:1', '--plan', '--tune', '--profile', '--host-limit 1GB', '--timeout 3',
+    for _, words in ipairs { '-n 2', '--hosts a:1', '--plan', '--tune', '--host-limit 1GB', '--timeout 3',
                              '--print-config x.json', '--on-error repl' } do
       local out, err, code = z3lua(words)
       assert.equal('', out)
@@ -154,9 +154,39 @@ describe('z3lua', function()
     assert.equal(1, code)
     local out = z3lua [[--memory-limit=64MiB -e "print(z3.memory.stats().limit)"]]
     assert.equal('67108864\n', out)
-    local _, bad, bad_code = z3lua [[--memory-limit lots -e "print(z3.version)"]]
-    assert.truthy(bad:find('lots', 1, true), bad)
-    assert.equal(1, bad_code)
+  end)
+
+  it('refuses a wrong --memory-limit before anything runs, z3 or not', function()
+    for size, text in pairs { lots = '"lots" is no size', ['10zz'] = '"10zz" is no size',
+                              ['0'] = '0 bytes is no limit' } do
+      local out, bad, code = z3lua(('--memory-limit %s -e "print(1)"'):format(size))
+      assert.equal('', out)
+      assert.truthy(bad:find('z3lua: --memory-limit: ' .. text, 1, true), bad)
+      assert.equal(1, select(2, bad:gsub('\n', '')), bad)
+      assert.equal(2, code)
+    end
+  end)
+
+  it('prints a profile and writes a trace at the end, also of os.exit and after an error', function()
+    local path = os.tmpname()
+    local work = 'z3.zeros{4}:sum():item()'
+    for ending, wanted in pairs { ['print(5)'] = 0, ['print(5) os.exit(3)'] = 3, ['print(5) error"x"'] = 1 } do
+      local out, err, code = z3lua(("--profile --trace %s -e '%s; %s'"):format(path, work, ending))
+      assert.equal('5\n', out)
+      assert.equal(wanted, code)
+      assert.truthy(err:find('profile: .*\n  sum forward .*\ntrace: 2 events in ' .. path:gsub('%p', '%%%0')), err)
+      local f = assert(io.open(path))
+      local events = require('z3.json').decode(f:read '*a').traceEvents
+      f:close()
+      assert.equal('sum forward', events[#events].name)
+    end
+    os.remove(path)
+    local out, err = z3lua '--profile -e "print(5)"'
+    assert.equal('5\n', out)
+    assert.equal('z3lua: nothing to profile: the script never loaded z3\n', err)
+    local _, refused, code = z3lua '--trace /no/such/folder/t.json -e "print(5)"'
+    assert.equal('z3lua: --trace: cannot write /no/such/folder/t.json\n', refused)
+    assert.equal(2, code)
   end)
 
   it('finds its modules whatever LUA_PATH says and wherever it is started', function()

@@ -6,8 +6,8 @@
 #include "zero3/ops.h"
 #endif
 
-/* Kinds of work and what their objects are. The first six are kernels and never overlap. Calls hold kernels: what a call
- * took beyond them is the library's own work (checks, shapes, memory, the tape). */
+/* Kinds of work and what their objects are. The first six are kernels and never overlap. Calls hold kernels: what a
+ * call took beyond them is the library's own work (checks, shapes, memory, the tape). */
 enum {
   Z3P_FORWARD,                                  /* Z3OP_... */
   Z3P_BACKWARD,                                 /* Z3OP_...: its gradient, or an operation that computes one */

@@ -44,6 +44,7 @@ local function begin(engine)
   if w.started then return w end
   weights.sync(engine.slots, engine.optimizer)
   w.started, w.excluded = clock.now(), 0
+  if C.z3_prof_enabled() then require('z3.profiler').step_begins() end
   return w
 end
 

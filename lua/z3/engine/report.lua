@@ -32,6 +32,7 @@ function M.finish(engine, w, values)
       { __index = r })
     engine.log:write(row)
   end
+  if C.z3_prof_enabled() then require('z3.profiler').step_ends(r) end
   local every = engine.config.steps_per_print
   if every and r.step % every == 0 then
     log.notice(('step %d: loss %.6g, norm %.4g, rate %.4g, %d skipped, %.0f tokens/s'):format(r.step, r.loss,
