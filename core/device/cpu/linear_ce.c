@@ -1,7 +1,7 @@
 /* linear_ce.c -- cross-entropy of x w^T without ever holding all logits.
- * The vocabulary is cut into blocks: a block of logits is made, read, and made again in backward. Cutting the vocabulary
- * rather than the rows makes each block's weight gradient one finished product, written once.
- * Legend: N = rows, C = width, V = vocabulary, U = rows of w in one block; x (N,C), w (V,C), logits block (N,U). */
+ * The vocabulary is cut into blocks: a block of logits is made, read, and made again in backward. Cutting the
+ * vocabulary rather than the rows makes each block's weight gradient one finished product, written once. Legend: N =
+ * rows, C = width, V = vocabulary, U = rows of w in one block; x (N,C), w (V,C), logits block (N,U). */
 #include <math.h>
 
 #include "device/cpu/cpu_kernels.h"
@@ -49,7 +49,9 @@ static void work_free(work *w)
 
 static int work_new(const z3i_call *c, bool backward, work *w)
 {
-  *w = (work){ .call = c, .n = c->in[0].shape[0], .c = c->in[0].shape[1], .v = c->in[1].shape[0], .dtype = c->in[0].dtype };
+  *w = (work){
+    .call = c, .n = c->in[0].shape[0], .c = c->in[0].shape[1], .v = c->in[1].shape[0], .dtype = c->in[0].dtype
+  };
   int64_t fit = BLOCK_ELEMENTS / Z3I_MAX(w->n, 1) / COLUMNS_UNIT * COLUMNS_UNIT;
   w->u = Z3I_MIN(Z3I_MAX(fit, (int64_t)COLUMNS_MIN), Z3I_MAX(w->v, 1));
   size_t elements = (size_t)(w->n * w->u);

@@ -1,6 +1,6 @@
 /* isa.h -- how kernel files are compiled once per instruction set.
  * Each file in this folder is compiled with -DZ3I_ISA=v2, v3 and v4 (x86-64 levels; one "base" elsewhere) and defines
- * functions named Z3I_SYM(name). isa_table.c gathers them into one z3i_isa_table per level; cpu.c picks a table at start.
+ * functions named Z3I_SYM(name). isa_table.c gathers them into one z3i_isa_table per level; isa_pick.c picks one.
  * Kernels use OpenMP for threads (plain pragmas with static schedules) and loops that gcc and clang vectorise;
  * -ffp-contract=off, so that the code computes what the source says. */
 #ifndef Z3I_ISA_H
