@@ -108,6 +108,33 @@ static void test_device_copy_strided_and_repeated(void **state)
     }
 }
 
+/* Shapes around the tiles of transposing copies, in every element size, alone and in batches. */
+static void test_device_copy_transposes(void **state)
+{
+  (void)state;
+  static const int64_t sides[][2] = {
+    { 8, 8 }, { 31, 33 }, { 32, 64 }, { 65, 32 }, { 7, 100 }, { 100, 7 }, { 300, 257 }
+  };
+  static const int dtypes[] = { Z3T_U8, Z3T_BF16, Z3T_F32, Z3T_I64 };
+  EACH_TABLE(t)
+  for (int k = 0; k < LEN(sides); k++)
+    for (int d = 0; d < LEN(dtypes); d++) {
+      int64_t a = sides[k][0], b = sides[k][1], n = 6 * a * b;
+      buf x = buf_ids(dtypes[d], n, 1, 200), y = buf_new(dtypes[d], n);
+      z3i_view from[] = { { x.data, x.dtype, 2, { a, 6 * b }, { 1, a } },
+                          { x.data, x.dtype, 3, { 6, a, b }, { a * b, 1, a } },
+                          { x.data, x.dtype, 4, { 2, a, 3, b }, { 3 * a * b, 1, a * b, a } },
+                          { x.data, x.dtype, 3, { a, 6, b }, { 1, a * b, a } } };
+      for (int v = 0; v < LEN(from); v++) {
+        z3i_view to = view(&y, from[v].ndim, from[v].shape);
+        assert_int_equal(t->copy(&to, &from[v]), Z3E_OK);
+        for (int64_t i = 0; i < n; i++)
+          if (get(&y, i) != at(&from[v], i)) fail_msg("element %" PRId64 " of case %d, view %d (%s)", i, k, v, t->name);
+      }
+      drop_all(NULL);
+    }
+}
+
 static void test_device_copy_gradient_accumulates(void **state)
 {
   (void)state;
@@ -225,7 +252,7 @@ int main(void)
     TEST(test_device_copy_to_integers),
     TEST(test_device_copy_integers_exact),
     TEST(test_device_copy_strided_and_repeated),
-    TEST(test_device_copy_gradient_accumulates),
+    TEST(test_device_copy_transposes), TEST(test_device_copy_gradient_accumulates),
     TEST(test_device_copy_fill_and_arange),
     TEST(test_device_copy_half_all),
     TEST(test_device_copy_tables_convert_alike),

@@ -39,10 +39,6 @@ int z3_threads(int n)
   return omp_get_max_threads();
 }
 
-/* TODO: goes when attention.c is in: until then the operation is "not supported". */
-#pragma weak z3i_cpu_attention_fwd
-#pragma weak z3i_cpu_attention_bwd
-
 static const struct {
   int op;
   z3i_kernel forward, backward;
