@@ -248,14 +248,10 @@ static void test_device_copy_tables_convert_alike(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    TEST(test_device_copy_converts),
-    TEST(test_device_copy_to_integers),
-    TEST(test_device_copy_integers_exact),
-    TEST(test_device_copy_strided_and_repeated),
-    TEST(test_device_copy_transposes), TEST(test_device_copy_gradient_accumulates),
-    TEST(test_device_copy_fill_and_arange),
-    TEST(test_device_copy_half_all),
-    TEST(test_device_copy_tables_convert_alike),
+    TEST(test_device_copy_converts), TEST(test_device_copy_to_integers), TEST(test_device_copy_integers_exact),
+    TEST(test_device_copy_strided_and_repeated), TEST(test_device_copy_transposes),
+    TEST(test_device_copy_gradient_accumulates), TEST(test_device_copy_fill_and_arange),
+    TEST(test_device_copy_half_all), TEST(test_device_copy_tables_convert_alike),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

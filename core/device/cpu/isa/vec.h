@@ -175,9 +175,9 @@ static inline float z3i_cosf(float x)
 }
 
 /* ---- sums in fixed order ----------------------------------------------------------------------------- */
-/* 64 lanes, then a tree: the same order at every level and thread count. Loops over a local array of fixed length become
- * vector code with both compilers at every level, and 64 lanes hide the latency of an addition. Good for blocks up to
- * some thousands; add those up in double. */
+/* 64 lanes, then a tree: the same order at every level and thread count. Loops over a local array of fixed length
+ * become vector code with both compilers at every level, and 64 lanes hide the latency of an addition. Good for blocks
+ * up to some thousands; add those up in double. */
 enum { Z3I_LANES = 64 };
 /* Runs the body for at = 0 .. n-1 with lane = at % 64. */
 #define Z3I_EACH_LANE(n, ...)                                                                       \
