@@ -1,6 +1,8 @@
 /* rules_elem.c -- shape and dtype rules of elementwise operations.
  * Promotion as PyTorch's: 16-bit with f32 gives f32, bf16 with f16 gives f32, an integer takes the float's type,
  * the wider of two integers wins. */
+#include <math.h>
+
 #include "ops/op.h"
 
 #define RULE(name) int z3i_rule_##name(z3i_run *r); int z3i_rule_##name(z3i_run *r)
@@ -53,7 +55,7 @@ RULE(scalar)
 {
   int dtype = r->in[0]->dtype;
   double f = r->attr.f[0];
-  bool whole = f == (double)(int64_t)f;
+  bool whole = fabs(f) < 0x1p63 && f == trunc(f);
   return elementwise(r, z3i_dtype_float(dtype) || whole ? dtype : Z3T_F32);
 }
 
