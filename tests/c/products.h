@@ -1,5 +1,5 @@
-/* products.h -- what the tests of products share: a device of its own whose memory can run out, matrices of any dtype and
- * strides filled with fixed random numbers, and comparison with sums in double. */
+/* products.h -- what the tests of products share: a device of its own whose memory can run out, matrices of any dtype
+ * and strides filled with fixed random numbers, and comparison with sums in double. */
 #ifndef TEST_PRODUCTS_H
 #define TEST_PRODUCTS_H
 #include <math.h>
@@ -86,7 +86,7 @@ static void close_to(double got, double want, double tolerance, const char *what
 }
 
 /* ---- views ------------------------------------------------------------------------------------------- */
-/* A view of its own memory. order: dims from outermost to innermost in memory ("0213"); pad elements after each line. */
+/* A view of its own memory. order: dims from outermost to innermost in memory ("0213"); pad: elements between lines. */
 typedef struct block {
   z3i_view v;
   void *memory;

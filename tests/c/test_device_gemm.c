@@ -1,4 +1,5 @@
-/* test_device_gemm.c -- products against plain sums in double: dtypes, layouts, sizes, adding, bias, batches, memory. */
+/* test_device_gemm.c -- products against plain sums in double: dtypes, layouts, sizes, adding, bias, batches, memory.
+ * */
 #include <pthread.h>
 
 #include "device/cpu/gemm.h"
@@ -61,9 +62,11 @@ static void compare(const problem *p, const data *d, int64_t step)
     }
     if (p->add) want += (double)number_get(d->before, p->out, at);
     char what[200];
-    snprintf(what, sizeof what, "m%" PRId64 " n%" PRId64 " k%" PRId64 " batch%" PRId64 " pad%" PRId64 " t%d%d bias%d add%d %s->%s",
-             p->m, p->n, p->k, p->batch, p->pad, p->a_t, p->b_t, p->bias, p->add, z3_dtype_name(p->in), z3_dtype_name(p->out));
-    close_to((double)number_get(d->c, p->out, at), want, 3e-7 * (size + 1) + 1.01 * rounding(p->out) * fabs(want), what, r);
+    snprintf(what, sizeof what, "m%" PRId64 " n%" PRId64 " k%" PRId64 " batch%" PRId64 " pad%" PRId64
+             " t%d%d bias%d add%d %s->%s", p->m, p->n, p->k, p->batch, p->pad, p->a_t, p->b_t, p->bias, p->add,
+             z3_dtype_name(p->in), z3_dtype_name(p->out));
+    close_to((double)number_get(d->c, p->out, at), want, 3e-7 * (size + 1) + 1.01 * rounding(p->out) * fabs(want),
+             what, r);
   }
   /* What lies between the rows of C must not change. */
   size_t each = (size_t)z3i_dtype_bytes(p->out);
@@ -88,14 +91,15 @@ enum { TYPES = 5 };
 static void test_gemm_sizes_and_layouts(void **state)
 {
   (void)state;
-  static const int64_t sizes[][3] = { { 1, 1, 1 }, { 1, 65, 130 }, { 65, 1, 17 }, { 17, 3, 1 }, { 3, 17, 65 }, { 130, 65, 17 },
-                                      { 65, 130, 130 } };
+  static const int64_t sizes[][3] = { { 1, 1, 1 },   { 1, 65, 130 },  { 65, 1, 17 },   { 17, 3, 1 },
+                                      { 3, 17, 65 }, { 130, 65, 17 }, { 65, 130, 130 } };
   for (int t = 0; t < TYPES; t++)
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
       for (int layout = 0; layout < 4; layout++)
         for (int64_t pad = 0; pad < 6; pad += 5)
-          run((problem){ .m = sizes[s][0], .n = sizes[s][1], .k = sizes[s][2], .batch = 1, .pad = pad, .a_t = layout & 1,
-                         .b_t = layout >> 1, .bias = layout == 2, .add = layout == 1, .in = types[t].in, .out = types[t].out });
+          run((problem){ .m = sizes[s][0], .n = sizes[s][1], .k = sizes[s][2], .batch = 1, .pad = pad,
+                         .a_t = layout & 1, .b_t = layout >> 1, .bias = layout == 2, .add = layout == 1,
+                         .in = types[t].in, .out = types[t].out });
 }
 
 static void test_gemm_batches(void **state)
@@ -104,8 +108,8 @@ static void test_gemm_batches(void **state)
   for (int t = 0; t < TYPES; t++)
     for (int form = 0; form < 8; form++)
       run((problem){ .m = 17, .n = 33, .k = 20, .batch = 3, .pad = form & 1 ? 7 : 0, .a_t = form & 2, .b_t = form & 4,
-                     .a_repeat = form == 3, .b_repeat = form == 5, .add = form & 1, .bias = form == 2, .in = types[t].in,
-                     .out = types[t].out });
+                     .a_repeat = form == 3, .b_repeat = form == 5, .add = form & 1, .bias = form == 2,
+                     .in = types[t].in, .out = types[t].out });
 }
 
 /* Heads side by side: matrices that interleave, as attention by hand makes them. */
@@ -117,8 +121,9 @@ static void test_gemm_interleaved_batch(void **state)
     int in = types[t].in;
     void *q = numbers(in, T * H * D, true), *k = numbers(in, T * H * D, true);
     float *c = numbers(Z3T_F32, H * T * T, false);
-    z3i_gemm_args g = { .dev = &dev, .m = T, .n = T, .k = D, .batch = H, .a = q, .b = k, .c = c, .lda = H * D, .ldb = H * D,
-                        .ldc = T, .a_batch_stride = D, .b_batch_stride = D, .c_batch_stride = T * T, .in_dtype = in, .b_t = true };
+    z3i_gemm_args g = { .dev = &dev, .m = T, .n = T, .k = D, .batch = H, .a = q, .b = k, .c = c, .lda = H * D,
+                        .ldb = H * D, .ldc = T, .a_batch_stride = D, .b_batch_stride = D, .c_batch_stride = T * T,
+                        .in_dtype = in, .b_t = true };
     CHECK_OK(z3i_gemm(&g));
     for (int r = 0; r < H * T * T; r++) {
       int h = r / (T * T), i = r / T % T, j = r % T;
@@ -246,7 +251,8 @@ static void test_gemm_many_threads_at_once(void **state)
   int threads = omp_get_max_threads();
   omp_set_num_threads(1);
   for (int i = 0; i < WORKERS; i++) {
-    w[i] = (worker){ .p = { .m = 70, .n = 60, .k = 50, .batch = 1, .a_t = i & 1, .in = i < 2 ? Z3T_BF16 : Z3T_F32, .out = Z3T_F32 } };
+    w[i] = (worker){ .p = { .m = 70, .n = 60, .k = 50, .batch = 1, .a_t = i & 1, .in = i < 2 ? Z3T_BF16 : Z3T_F32,
+                            .out = Z3T_F32 } };
     w[i].d = data_new(&w[i].p);
     w[i].want = numbers(w[i].p.out, w[i].d.c_count, false);
     CHECK_OK(z3i_gemm(&w[i].d.g));
@@ -265,7 +271,8 @@ static void test_gemm_many_threads_at_once(void **state)
 static void test_gemm_cache_is_bounded(void **state)
 {
   (void)state;
-  for (int64_t m = 1; m <= 300; m++) run((problem){ .m = m, .n = 2, .k = 2, .batch = 1, .in = Z3T_F32, .out = Z3T_F32 });
+  for (int64_t m = 1; m <= 300; m++)
+    run((problem){ .m = m, .n = 2, .k = 2, .batch = 1, .in = Z3T_F32, .out = Z3T_F32 });
   assert_int_equal(z3i_mm_cache_count(), 256);
   z3i_mm_cache_clear();
   assert_int_equal(z3i_mm_cache_count(), 0);
@@ -281,7 +288,8 @@ static void test_gemm_out_of_memory(void **state)
   (void)state;
   for (int t = 0; t < TYPES; t++)
     for (int add = 0; add < 2; add++) {
-      problem p = { .m = 1600, .n = 70, .k = 80, .batch = 1, .add = add, .bias = true, .in = types[t].in, .out = types[t].out };
+      problem p = { .m = 1600, .n = 70, .k = 80, .batch = 1, .add = add, .bias = true, .in = types[t].in,
+                    .out = types[t].out };
       data d = data_new(&p);
       z3i_call c = { .in = { { .data = &d.g } } };
       int failures = out_of_memory_sweep(gemm_kernel, &c);
@@ -295,7 +303,8 @@ static void test_gemm_bad_arguments(void **state)
 {
   (void)state;
   float x[16] = { 0 };
-  z3i_gemm_args good = { .dev = &dev, .m = 2, .n = 2, .k = 2, .batch = 1, .a = x, .b = x + 4, .c = x + 8, .lda = 2, .ldb = 2, .ldc = 2 };
+  z3i_gemm_args good = { .dev = &dev, .m = 2, .n = 2, .k = 2, .batch = 1, .a = x, .b = x + 4, .c = x + 8, .lda = 2,
+                         .ldb = 2, .ldc = 2 };
   CHECK_OK(z3i_gemm(&good));
   z3i_gemm_args bad = good;
   bad.lda = 1;

@@ -17,8 +17,8 @@ enum {
   PAR_MIN = 16384                               /* elements from which a copy is spread over threads */
 };
 
-static const char *at(const void *p, int dtype, int64_t elements) { return (const char *)p + elements * z3i_dtype_bytes(dtype); }
-static char *at_mut(void *p, int dtype, int64_t elements) { return (char *)p + elements * z3i_dtype_bytes(dtype); }
+static const char *at(const void *p, int dtype, int64_t i) { return (const char *)p + i * z3i_dtype_bytes(dtype); }
+static char *at_mut(void *p, int dtype, int64_t i) { return (char *)p + i * z3i_dtype_bytes(dtype); }
 
 /* ---- moving rows between f32 tiles and matrices ------------------------------------------------------ */
 static void widen(float *dst, const void *src, int dtype, int64_t rows, int64_t cols, int64_t ld)
@@ -53,8 +53,9 @@ void z3i_store_row(void *dst, int dtype, const float *src, int64_t n, bool add)
 /* The tile (m,n), dense, to C. */
 static void store_tile(const z3i_gemm_args *g, void *c, const float *tile, int64_t m, int64_t n)
 {
+  int dtype = g->out_dtype;
 #pragma omp parallel for schedule(static) if (m * n >= PAR_MIN)
-  for (int64_t i = 0; i < m; i++) z3i_store_row(at_mut(c, g->out_dtype, i * g->ldc), g->out_dtype, tile + i * n, n, g->add);
+  for (int64_t i = 0; i < m; i++) z3i_store_row(at_mut(c, dtype, i * g->ldc), dtype, tile + i * n, n, g->add);
 }
 
 /* K is 0: the product is 0 and C becomes, or gets, the bias. */
@@ -72,9 +73,9 @@ static int bias_only(const z3i_gemm_args *g)
 }
 
 /* ---- one product of the library ---------------------------------------------------------------------- */
-/* Whether to bring B into the library's layout first. Measured on AMX and AVX-512 with oneDNN 2.6 and 3.2: it never pays
- * where B lies transposed (y = x W^T); else it does when many rows use it (weight gradients: 10 to 20 %), or B is wide
- * (f32 products with N = 3072 take half the time: plain rows that far apart fall on the same cache sets). */
+/* Whether to bring B into the library's layout first. Measured on AMX and AVX-512 with oneDNN 2.6 and 3.2: it never
+ * pays where B lies transposed (y = x W^T); else it does when many rows use it (weight gradients: 10 to 20 %), or B is
+ * wide (f32 products with N = 3072 take half the time: plain rows that far apart fall on the same cache sets). */
 static bool pays_to_pack(const z3i_gemm_args *g)
 {
   return !g->b_t && g->batch == 1 && g->m >= 256 && g->k >= 64 && g->n >= 64 && (g->m >= 1536 || g->n >= 2048);
@@ -137,8 +138,8 @@ typedef struct wide {
   float *a, *b, *c, *bias;
 } wide;
 
-/* Blocks whose operands and result stay within WIDE_MAX elements each (unless K alone exceeds it): a pure function of the
- * shape. Rows and columns are taken whole along K, so that sums aren't cut. */
+/* Blocks whose operands and result stay within WIDE_MAX elements each (unless K alone exceeds it): a pure function of
+ * the shape. Rows and columns are taken whole along K, so that sums aren't cut. */
 static void wide_blocks(const z3i_gemm_args *g, wide *w)
 {
   int64_t fit = Z3I_MAX((int64_t)WIDE_MAX / g->k, (int64_t)64);
@@ -222,7 +223,8 @@ static int check(const z3i_gemm_args *g)
 {
   Z3I_REQUIRE(g->m >= 0 && g->n >= 0 && g->k >= 0 && g->batch >= 0, "gemm: sizes are %" PRId64 ", %" PRId64 ", %" PRId64
               ", %" PRId64 ", want >= 0", g->m, g->n, g->k, g->batch);
-  Z3I_REQUIRE(g->in_dtype >= 0 && z3i_dtype_float(g->in_dtype), "gemm: inputs are %s, want a floating type", z3_dtype_name(g->in_dtype));
+  Z3I_REQUIRE(g->in_dtype >= 0 && z3i_dtype_float(g->in_dtype), "gemm: inputs are %s, want a floating type",
+              z3_dtype_name(g->in_dtype));
   Z3I_REQUIRE(g->out_dtype == Z3T_F32 || g->out_dtype == g->in_dtype, "gemm: result is %s, wants f32 or %s",
               z3_dtype_name(g->out_dtype), z3_dtype_name(g->in_dtype));
   int64_t a_lines = g->a_t ? g->k : g->m, b_lines = g->b_t ? g->n : g->k;
@@ -231,7 +233,8 @@ static int check(const z3i_gemm_args *g)
   Z3I_REQUIRE(b_lines <= 1 || g->ldb >= (g->b_t ? g->k : g->n), "gemm: ldb is %" PRId64 ", wants >= %" PRId64, g->ldb,
               g->b_t ? g->k : g->n);
   Z3I_REQUIRE(g->m <= 1 || g->ldc >= g->n, "gemm: ldc is %" PRId64 ", wants >= %" PRId64, g->ldc, g->n);
-  Z3I_REQUIRE(g->batch <= 1 || g->m * g->n == 0 || g->c_batch_stride > 0, "gemm: batch stride of the result is %" PRId64 ", wants > 0", g->c_batch_stride);
+  Z3I_REQUIRE(g->batch <= 1 || g->m * g->n == 0 || g->c_batch_stride > 0,
+              "gemm: batch stride of the result is %" PRId64 ", wants > 0", g->c_batch_stride);
   return Z3E_OK;
 }
 

@@ -30,8 +30,8 @@ static dnnl_engine_t engine;                    /* made under the lock, then con
 static int refused(dnnl_status_t status, const char *what, const z3i_mm_key *k)
 {
   return Z3I_FAIL(status == dnnl_out_of_memory ? Z3E_OOM : Z3E_BUG,
-                  "oneDNN %s: %s (product of %" PRId64 "x%" PRId64 " and %" PRId64 "x%" PRId64 ", %" PRId64 " times, %s)", what,
-                  dnnl_status2str(status), k->m, k->k, k->k, k->n, k->batch, z3_dtype_name(k->in_dtype));
+                  "oneDNN %s: %s (%s product, M %" PRId64 ", N %" PRId64 ", K %" PRId64 ", %" PRId64 " times)", what,
+                  dnnl_status2str(status), z3_dtype_name(k->in_dtype), k->m, k->n, k->k, k->batch);
 }
 #define TRY_DNNL(call, what, key)                                                                   \
   do {                                                                                              \
@@ -48,8 +48,9 @@ static int start(const z3i_mm_key *key)
   if (cap != NULL && strcmp(cap, "v2") == 0) status = dnnl_set_max_cpu_isa(dnnl_cpu_isa_sse41);
   if (cap != NULL && strcmp(cap, "v3") == 0) status = dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2);
   if (status != dnnl_success)
-    return Z3I_FAIL(Z3E_UNSUPPORTED, "Z3_CPU=%s: oneDNN can't be capped any more (%s): unset it, or set it before anything "
-                    "in this process uses oneDNN", cap, dnnl_status2str(status));
+    return Z3I_FAIL(Z3E_UNSUPPORTED,
+                    "Z3_CPU=%s: oneDNN can't be capped any more (%s): unset it, or set it before anything in this "
+                    "process uses oneDNN", cap, dnnl_status2str(status));
   TRY_DNNL(dnnl_engine_create(&engine, dnnl_cpu, 0), "engine", key);
   return Z3E_OK;
 }
@@ -59,8 +60,10 @@ static dnnl_data_type_t type_of(int dtype)
   return dtype == Z3T_F32 ? dnnl_f32 : dtype == Z3T_BF16 ? dnnl_bf16 : dnnl_f16;
 }
 
-/* A description of batch matrices of (rows, cols); one batch is described in 2 dims. stride NULL: the library's choice. */
-static dnnl_status_t describe(dnnl_memory_desc_t *md, bool batched, const int64_t dim[3], int dtype, const int64_t stride[3])
+/* A description of batch matrices of (rows, cols); one batch is described in 2 dims. stride NULL: the library's
+ * choice. */
+static dnnl_status_t describe(dnnl_memory_desc_t *md, bool batched, const int64_t dim[3], int dtype,
+                              const int64_t stride[3])
 {
   int ndim = batched ? 3 : 2;
   dnnl_dims_t d = { 0 }, s = { 0 };
@@ -80,11 +83,14 @@ enum { MD_A, MD_B, MD_C, MD_BIAS, MD_B_ANY, MDS };
 static dnnl_status_t describe_all(dnnl_memory_desc_t *md, const z3i_mm_key *k)
 {
   bool batched = k->batch > 1;
-  int64_t a[3] = { k->a_batch_stride ? k->batch : 1, k->m, k->k }, b[3] = { k->b_batch_stride ? k->batch : 1, k->k, k->n };
+  int64_t a[3] = { k->a_batch_stride ? k->batch : 1, k->m, k->k };
+  int64_t b[3] = { k->b_batch_stride ? k->batch : 1, k->k, k->n };
   int64_t c[3] = { k->batch, k->m, k->n }, bias[3] = { 1, 1, k->n }, bias_stride[3] = { k->n, k->n, 1 };
   /* The stride of a dim of size 1 means nothing; the dense one lets the library see a dense matrix. */
-  int64_t a_stride[3] = { k->a_batch_stride ? k->a_batch_stride : k->m * k->k, k->a_t ? 1 : k->lda, k->a_t ? k->lda : 1 };
-  int64_t b_stride[3] = { k->b_batch_stride ? k->b_batch_stride : k->k * k->n, k->b_t ? 1 : k->ldb, k->b_t ? k->ldb : 1 };
+  int64_t a_stride[3] = { k->a_batch_stride, k->a_t ? 1 : k->lda, k->a_t ? k->lda : 1 };
+  int64_t b_stride[3] = { k->b_batch_stride, k->b_t ? 1 : k->ldb, k->b_t ? k->ldb : 1 };
+  if (a_stride[0] == 0) a_stride[0] = k->m * k->k;
+  if (b_stride[0] == 0) b_stride[0] = k->k * k->n;
   int64_t c_stride[3] = { k->c_batch_stride, k->ldc, 1 };
   dnnl_status_t s = describe(&md[MD_A], batched, a, k->in_dtype, a_stride);
   if (s == dnnl_success) s = describe(&md[MD_B], batched, b, k->in_dtype, b_stride);
@@ -105,11 +111,12 @@ static dnnl_status_t make_product(z3i_mm_plan *p, dnnl_memory_desc_t *md, const_
   dnnl_primitive_desc_t pd = NULL, rd = NULL;
   bool bias = p->key.bias, pack = p->key.pack_b;
 #if API3
-  dnnl_status_t s = dnnl_matmul_primitive_desc_create(&pd, engine, md[MD_A], md[pack ? MD_B_ANY : MD_B], bias ? md[MD_BIAS] : NULL,
-                                                      md[MD_C], attr);
+  dnnl_status_t s = dnnl_matmul_primitive_desc_create(&pd, engine, md[MD_A], md[pack ? MD_B_ANY : MD_B],
+                                                      bias ? md[MD_BIAS] : NULL, md[MD_C], attr);
 #else
   dnnl_matmul_desc_t op;
-  dnnl_status_t s = dnnl_matmul_desc_init(&op, &md[MD_A], &md[pack ? MD_B_ANY : MD_B], bias ? &md[MD_BIAS] : NULL, &md[MD_C]);
+  dnnl_status_t s = dnnl_matmul_desc_init(&op, &md[MD_A], &md[pack ? MD_B_ANY : MD_B], bias ? &md[MD_BIAS] : NULL,
+                                          &md[MD_C]);
   if (s == dnnl_success) s = dnnl_primitive_desc_create(&pd, &op, attr, engine, NULL);
 #endif
   if (s != dnnl_success) return s;

@@ -29,7 +29,7 @@ void z3i_mm_plan_put(z3i_mm_plan *plan);
 
 /* B in the library's own layout; packed has room for packed_bytes. */
 int z3i_mm_pack(const z3i_mm_plan *plan, const void *b, void *packed, void *scratch);
-/* b: as it is, or what pack made when packed_bytes > 0. Any number of threads may run one plan, each with its scratch. */
+/* b: as it is, or what pack made when packed_bytes > 0. Threads may run one plan at once, each with its scratch. */
 int z3i_mm_run(const z3i_mm_plan *plan, const void *a, const void *b, const void *bias, void *c, void *scratch);
 
 void z3i_mm_cache_clear(void);                  /* drops what nobody uses */

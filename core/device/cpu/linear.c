@@ -11,7 +11,8 @@ typedef struct matrix {
   int64_t rows, cols, ld;
 } matrix;
 
-/* v as rows of its last dim. Views whose rows don't lie at one distance, or whose last dim isn't contiguous, are copied. */
+/* v as rows of its last dim. Views whose rows don't lie at one distance, or whose last dim isn't contiguous, are
+ * copied. */
 static int matrix_of(z3i_device *dev, const z3i_view *v, matrix *out)
 {
   int last = v->ndim - 1, inner = -1;
@@ -59,8 +60,9 @@ int z3i_cpu_linear_fwd(const z3i_call *c)
   if (rc == Z3E_OK) rc = matrix_of(c->dev, &c->in[1], &w);
   if (rc == Z3E_OK) {
     int64_t n = by_inputs ? w.cols : w.rows;
-    z3i_gemm_args g = { .dev = c->dev, .m = x.rows, .n = n, .k = x.cols, .batch = 1, .a = x.data, .b = w.data, .c = c->out[0].data,
-                        .bias = c->in[2].data, .lda = x.ld, .ldb = w.ld, .ldc = n, .in_dtype = c->in[0].dtype,
+    z3i_gemm_args g = { .dev = c->dev, .m = x.rows, .n = n, .k = x.cols, .batch = 1, .a = x.data, .b = w.data,
+                        .c = c->out[0].data, .bias = c->in[2].data, .lda = x.ld, .ldb = w.ld, .ldc = n,
+                        .in_dtype = c->in[0].dtype,
                         .out_dtype = c->out[0].dtype, .b_t = !by_inputs };
     rc = z3i_gemm(&g);
   }
@@ -116,12 +118,12 @@ int z3i_cpu_linear_bwd(const z3i_call *c)
   matrix x = { 0 }, w = { 0 }, dy = { 0 };
   int rc = matrix_of(c->dev, &c->gout[0], &dy);
   if (rc == Z3E_OK && c->gin[0].data != NULL && (rc = matrix_of(c->dev, &c->in[1], &w)) == Z3E_OK)
-    rc = grad_product(c, 0, (z3i_gemm_args){ .m = dy.rows, .n = c->gin[0].shape[c->gin[0].ndim - 1], .k = dy.cols, .a = dy.data,
+    rc = grad_product(c, 0, (z3i_gemm_args){ .m = dy.rows, .n = by_inputs ? w.rows : w.cols, .k = dy.cols, .a = dy.data,
                                              .lda = dy.ld, .b = w.data, .ldb = w.ld, .b_t = by_inputs });
   if (rc == Z3E_OK && c->gin[1].data != NULL && (rc = matrix_of(c->dev, &c->in[0], &x)) == Z3E_OK) {
     const matrix *a = by_inputs ? &x : &dy, *b = by_inputs ? &dy : &x;
-    rc = grad_product(c, 1, (z3i_gemm_args){ .m = a->cols, .n = b->cols, .k = dy.rows, .a = a->data, .lda = a->ld, .a_t = true,
-                                             .b = b->data, .ldb = b->ld });
+    rc = grad_product(c, 1, (z3i_gemm_args){ .m = a->cols, .n = b->cols, .k = dy.rows, .a = a->data, .lda = a->ld,
+                                             .a_t = true, .b = b->data, .ldb = b->ld });
   }
   if (rc == Z3E_OK && c->gin[2].data != NULL) bias_grad(c, &dy);
   matrix_free(c->dev, &x);

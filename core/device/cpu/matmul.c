@@ -82,7 +82,8 @@ static void batch_join(const z3i_view *out, const stack *a, const stack *b, cons
     int64_t n = out->shape[i];
     if (n == 1) continue;
     int last = t->dims - 1;
-    if (last >= 0 && t->a[last] == a->stride[i] * n && t->b[last] == b->stride[i] * n && t->c[last] == c->stride[i] * n) {
+    bool joins = last >= 0 && t->a[last] == a->stride[i] * n && t->b[last] == b->stride[i] * n;
+    if (joins && t->c[last] == c->stride[i] * n) {
       t->shape[last] *= n;
     } else {
       last = t->dims++;
@@ -99,8 +100,9 @@ static int products(const z3i_call *call, const z3i_view *out, const stack *a, c
 {
   batch t;
   batch_join(out, a, b, c, &t);
-  z3i_gemm_args g = { .dev = call->dev, .m = a->rows, .n = b->cols, .k = a->cols, .batch = 1, .lda = a->ld, .ldb = b->ld,
-                      .ldc = c->ld, .a_t = a->t, .b_t = b->t, .in_dtype = a->dtype, .out_dtype = c->dtype, .add = add };
+  z3i_gemm_args g = { .dev = call->dev, .m = a->rows, .n = b->cols, .k = a->cols, .batch = 1, .lda = a->ld,
+                      .ldb = b->ld, .ldc = c->ld, .a_t = a->t, .b_t = b->t, .in_dtype = a->dtype,
+                      .out_dtype = c->dtype, .add = add };
   if (t.dims > 0) {
     int last = --t.dims;
     g.batch = t.shape[last];

@@ -1,7 +1,7 @@
 /* attn.c -- attention forward by tiles, with a running maximum and sum (FlashAttention: Dao et al. 2022, 2023).
- * Z3I_TQ queries of one head go against all keys that they see, tile by tile. Scores are in units of log 2. A query that
- * sees no key gives zeros and lse = -inf. An item of work is a key head with all its queries, or one block of queries where
- * there are too few heads to share out. Letters: attn.h. */
+ * Z3I_TQ queries of one head go against all keys that they see, tile by tile. Scores are in units of log 2. A query
+ * that sees no key gives zeros and lse = -inf. An item of work is a key head with all its queries, or one block of
+ * queries where there are too few heads to share out. Letters: attn.h. */
 #include "device/cpu/isa/attn.h"
 #include "device/cpu/isa/attn_levels.h"
 

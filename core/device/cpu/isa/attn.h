@@ -1,4 +1,4 @@
-/* attn.h -- what attention is made of at the level being compiled: vectors, products of tiles, exponentials, rows to tiles.
+/* attn.h -- what attention is made of at the level being compiled: vectors, products of tiles, exponentials, rows.
  * Legend: W = floats in a vector; a tile is a small block of f32 in cache, its lines a multiple of W long. */
 #ifndef Z3I_ATTN_H
 #define Z3I_ATTN_H
@@ -79,8 +79,9 @@ static inline vec exp2_vec(vec x)
 #define STEP(i, v) if (i < m && v < nv) acc[i][v] = fma_vec(splat(a[i * a_line]), load(b + v * W), acc[i][v]);
 #define FINISH(i, v) if (i < m && v < nv) store(c + i * ldc + v * W, acc[i][v]);
 
-__attribute__((always_inline)) static inline void lines(const int m, const int nv, int64_t k, const float *a, int64_t a_line,
-                                                        int64_t a_step, const float *b, int64_t ldb, float *c, int64_t ldc, bool add)
+__attribute__((always_inline)) static inline void lines(const int m, const int nv, int64_t k, const float *a,
+                                                        int64_t a_line, int64_t a_step, const float *b, int64_t ldb,
+                                                        float *c, int64_t ldc, bool add)
 {
   vec acc[6][4];
   EACH_LINE(START)
@@ -92,8 +93,8 @@ __attribute__((always_inline)) static inline void lines(const int m, const int n
 
 #define LINES(m, nv) lines(m, nv, k, a, a_line, a_step, b, ldb, c, ldc, add)
 #define COLUMN(nv)                                                                                  \
-  static inline void column_##nv(int64_t m, int64_t k, const float *a, int64_t a_line, int64_t a_step, const float *b,        \
-                                 int64_t ldb, float *c, int64_t ldc, bool add)                      \
+  static inline void column_##nv(int64_t m, int64_t k, const float *a, int64_t a_line, int64_t a_step,                \
+                                 const float *b, int64_t ldb, float *c, int64_t ldc, bool add)      \
   {                                                                                                 \
     for (; m >= MR; m -= MR, a += MR * a_line, c += MR * ldc) LINES(MR, nv);                        \
     switch (m) {                                                                                    \
@@ -114,8 +115,8 @@ COLUMN(4)
 
 /* c (m,n) = or += a (m,k) b (k,n); n a multiple of W. Element (i,s) of a lies at a[i * a_line + s * a_step].
  * Each element's sum runs over k in order, from what c holds when adding. This is where matrix units would come in. */
-static inline void tile_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_line, int64_t a_step, const float *b,
-                                int64_t ldb, float *c, int64_t ldc, bool add)
+static inline void tile_product(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_line, int64_t a_step,
+                                const float *b, int64_t ldb, float *c, int64_t ldc, bool add)
 {
   for (; n >= NV * W; n -= NV * W, b += NV * W, c += NV * W) {
 #if defined(__AVX512F__)
@@ -131,8 +132,8 @@ static inline void tile_product(int64_t m, int64_t n, int64_t k, const float *a,
 }
 
 /* ---- the problem and its rows ------------------------------------------------------------------------- */
-/* Legend: B batch, H query heads, K key heads (query head h sees key head h / (H / K)), T queries, S keys, D elements of a
- * head, P = D rounded up to W: the length of a tile's line. */
+/* Legend: B batch, H query heads, K key heads (query head h sees key head h / (H / K)), T queries, S keys, D elements
+ * of a head, P = D rounded up to W: the length of a tile's line. */
 typedef struct z3i_attn {
   const z3i_call *call;
   int64_t B, H, K, T, S, D, P, group;
@@ -146,8 +147,8 @@ typedef struct z3i_attn {
 static inline void attn_describe(const z3i_call *c, z3i_attn *f)
 {
   const z3i_view *q = &c->in[0], *k = &c->in[1], *mask = &c->in[3];
-  *f = (z3i_attn){ .call = c, .B = q->shape[0], .H = q->shape[1], .T = q->shape[2], .D = q->shape[3], .K = k->shape[1], .S = k->shape[2],
-                   .scale = (float)c->attr->f[0], .causal = c->attr->i[0] != 0 };
+  *f = (z3i_attn){ .call = c, .B = q->shape[0], .H = q->shape[1], .T = q->shape[2], .D = q->shape[3], .K = k->shape[1],
+                   .S = k->shape[2], .scale = (float)c->attr->f[0], .causal = c->attr->i[0] != 0 };
   f->P = (f->D + W - 1) / W * W;
   f->group = f->K > 0 ? f->H / f->K : 0;
   for (int i = 0; mask->data != NULL && i < mask->ndim; i++)
@@ -163,23 +164,28 @@ static inline char *attn_row(const z3i_view *v, int64_t b, int64_t h, int64_t t)
 enum { AHEAD = 12 };
 static inline void attn_ask(const z3i_view *v, const char *row, int64_t n)
 {
-  row += AHEAD * v->stride[2] * z3i_dtype_bytes(v->dtype);
-  for (int64_t at = 0; at < n * z3i_dtype_bytes(v->dtype); at += 64) __builtin_prefetch((const void *)((uintptr_t)row + (uintptr_t)at));
+  int64_t each = z3i_dtype_bytes(v->dtype);
+  uintptr_t later = (uintptr_t)row + (uintptr_t)(AHEAD * v->stride[2] * each);
+  for (int64_t at = 0; at < n * each; at += 64) __builtin_prefetch((const void *)(later + (uintptr_t)at));
 }
 static inline void attn_load_row(float *dst, const z3i_view *v, const char *src, int64_t n)
 {
+  int64_t step = v->stride[3] * z3i_dtype_bytes(v->dtype);
   if (v->stride[3] == 1 || n <= 1) z3i_load_f32(dst, src, v->dtype, n);
-  else for (int64_t d = 0; d < n; d++) z3i_load_f32(dst + d, src + d * v->stride[3] * z3i_dtype_bytes(v->dtype), v->dtype, 1);
+  else for (int64_t d = 0; d < n; d++) z3i_load_f32(dst + d, src + d * step, v->dtype, 1);
 }
 static inline void attn_store_row(const z3i_view *v, char *dst, const float *src, int64_t n, bool add)
 {
+  int64_t step = v->stride[3] * z3i_dtype_bytes(v->dtype);
   if (v->stride[3] == 1 || n <= 1) z3i_grad_f32(dst, v->dtype, src, n, add);
-  else for (int64_t d = 0; d < n; d++) z3i_grad_f32(dst + d * v->stride[3] * z3i_dtype_bytes(v->dtype), v->dtype, src + d, 1, add);
+  else for (int64_t d = 0; d < n; d++) z3i_grad_f32(dst + d * step, v->dtype, src + d, 1, add);
 }
 
-/* Rows t0.. of a head as lines of floats with zeros from D to P. Rows of floats that are lines already are used where they
- * lie; others are converted into tile. (Floats further apart are copied as well: distances of 2^n KiB fall on few cache sets.) */
-static inline const float *attn_lines(const z3i_attn *f, const z3i_view *v, int64_t b, int64_t h, int64_t t0, int64_t count, float *tile)
+/* Rows t0.. of a head as lines of floats with zeros from D to P. Rows of floats that are lines already are used where
+ * they lie; others are converted into tile. (Floats further apart are copied as well: distances of 2^n KiB fall on few
+ * cache sets.) */
+static inline const float *attn_lines(const z3i_attn *f, const z3i_view *v, int64_t b, int64_t h, int64_t t0,
+                                      int64_t count, float *tile)
 {
   if (v->dtype == Z3T_F32 && v->stride[3] == 1 && f->D == f->P && v->stride[2] == f->P)
     return (const float *)(const void *)attn_row(v, b, h, t0);
@@ -207,11 +213,13 @@ static inline void attn_load_all(const z3i_attn *f, int64_t b, int64_t g, attn_k
   keys->all_k = attn_lines(f, &f->call->in[1], b, g, 0, f->S, keys->k);
   keys->all_v = attn_lines(f, &f->call->in[2], b, g, 0, f->S, keys->v);
 }
-static inline const float *attn_k(const z3i_attn *f, const attn_keys *keys, int64_t b, int64_t g, int64_t k0, int64_t count)
+static inline const float *attn_k(const z3i_attn *f, const attn_keys *keys, int64_t b, int64_t g, int64_t k0,
+                                  int64_t count)
 {
   return keys->all_k ? keys->all_k + k0 * f->P : attn_lines(f, &f->call->in[1], b, g, k0, count, keys->k);
 }
-static inline const float *attn_v(const z3i_attn *f, const attn_keys *keys, int64_t b, int64_t g, int64_t k0, int64_t count)
+static inline const float *attn_v(const z3i_attn *f, const attn_keys *keys, int64_t b, int64_t g, int64_t k0,
+                                  int64_t count)
 {
   return keys->all_v ? keys->all_v + k0 * f->P : attn_lines(f, &f->call->in[2], b, g, k0, count, keys->v);
 }
@@ -224,7 +232,8 @@ static inline void attn_turn(float *dst, const float *src, int64_t ld, int64_t r
   for (int64_t i = 0; i < rows; i += 4)
     for (int64_t d = 0; d < cols; d += 4) {
       const float *p = src + i * ld + d;
-      __m128 r0 = _mm_loadu_ps(p), r1 = _mm_loadu_ps(p + ld), r2 = _mm_loadu_ps(p + 2 * ld), r3 = _mm_loadu_ps(p + 3 * ld);
+      __m128 r0 = _mm_loadu_ps(p), r1 = _mm_loadu_ps(p + ld);
+      __m128 r2 = _mm_loadu_ps(p + 2 * ld), r3 = _mm_loadu_ps(p + 3 * ld);
       _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
       float *o = dst + d * Z3I_TQ + i;
       _mm_storeu_ps(o, r0 * s);
@@ -239,8 +248,8 @@ static inline void attn_turn(float *dst, const float *src, int64_t ld, int64_t r
 }
 
 /* ---- one tile of scores ------------------------------------------------------------------------------- */
-/* Queries q0.. (nq of them, nqw rounded up to W) against keys k0.. (nk). In memory keys are lines, queries columns: s[j][i].
- * lead: query i sees key j when j <= i + lead; nk - 1 or more where all see all. */
+/* Queries q0.. (nq of them, nqw rounded up to W) against keys k0.. (nk). In memory keys are lines, queries columns:
+ * s[j][i]. lead: query i sees key j when j <= i + lead; nk - 1 or more where all see all. */
 typedef struct attn_tile {
   int64_t b, h, q0, nq, nqw, k0, nk, lead;
 } attn_tile;
@@ -261,7 +270,8 @@ static inline attn_tile attn_tile_at(const z3i_attn *f, int64_t b, int64_t h, in
 }
 
 /* s[j][i] = keys j . queries i (qt: queries turned), where somebody sees j. */
-static inline void attn_keys_by_queries(const z3i_attn *f, const attn_tile *t, const float *k, const float *qt, float *s)
+static inline void attn_keys_by_queries(const z3i_attn *f, const attn_tile *t, const float *k, const float *qt,
+                                        float *s)
 {
   if (t->lead >= t->nk - 1) {
     tile_product(t->nk, t->nqw, f->D, k, f->P, 1, qt, Z3I_TQ, s, Z3I_TQ, false);
@@ -270,8 +280,8 @@ static inline void attn_keys_by_queries(const z3i_attn *f, const attn_tile *t, c
   for (int64_t j = 0; j < t->nk; j += STRIP) {
     int64_t i = Z3I_MAX(j - t->lead, 0) / W * W;
     if (i < t->nqw)
-      tile_product(Z3I_MIN(t->nk - j, (int64_t)STRIP), t->nqw - i, f->D, k + j * f->P, f->P, 1, qt + i, Z3I_TQ, s + j * Z3I_TQ + i,
-                   Z3I_TQ, false);
+      tile_product(Z3I_MIN(t->nk - j, (int64_t)STRIP), t->nqw - i, f->D, k + j * f->P, f->P, 1, qt + i, Z3I_TQ,
+                   s + j * Z3I_TQ + i, Z3I_TQ, false);
   }
 }
 
@@ -304,7 +314,7 @@ static inline void attn_hide(const z3i_attn *f, const attn_tile *t, float *s)
 
 /* ---- workers ------------------------------------------------------------------------------------------ */
 /* Calls work(f, item, room) for each item on as many threads as there are. Items write only what is theirs, so that
- * neither the number of threads nor who takes which item can change a bit; they differ in size, hence the dynamic order. */
+ * neither the number of threads nor who takes which item can change a bit. They differ in size: hence the order. */
 static inline int attn_workers(z3i_attn *f, int64_t items, size_t room_each, int threads,
                                void (*work)(const z3i_attn *f, int64_t item, float *room))
 {

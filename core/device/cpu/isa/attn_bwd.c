@@ -1,8 +1,8 @@
 /* attn_bwd.c -- gradients of attention by tiles; scores are computed again from q, k and the saved log-sum-exp.
  *   p = exp(scale q k^T - lse)   dv = p^T do   ds = p (do v^T - sum(do o))   dq = scale ds k   dk = scale ds^T q
- * One worker owns a key head: it walks the query heads that share it, their queries, their keys, so that every sum has one
- * order. With fewer key heads than threads, keys and queries are walked apart: more work, the same sums in the same order.
- * Letters: attn.h. */
+ * One worker owns a key head: it walks the query heads that share it, their queries, their keys, so that every sum has
+ * one order. With fewer key heads than threads, keys and queries are walked apart: more work, the same sums in the same
+ * order. Letters: attn.h. */
 #include "device/cpu/isa/attn.h"
 #include "device/cpu/isa/attn_levels.h"
 
@@ -11,7 +11,8 @@
 enum { DQ = 1, DK = 2, DV = 4 };                /* which gradients: bits by position of the input */
 
 typedef struct tiles {
-  float *q, *qt, *o, *ot;                       /* queries (TQ, P) by scale, and turned by scale / log 2; do, and turned */
+  float *q, *qt;                                /* queries by scale (TQ, P), and turned, by scale / log 2 */
+  float *o, *ot;                                /* do, and turned */
   float *delta, *lse;                           /* (TQ); lse in units of log 2, inf for a query that sees nothing */
   float *s, *ds;                                /* (TK, TQ) */
   attn_keys keys;
@@ -98,8 +99,8 @@ static void keys_add(const z3i_attn *f, const attn_tile *a, const float *s, cons
   for (int64_t j = 0; j < a->nk; j += STRIP) {
     int64_t i = Z3I_MAX(j - a->lead, 0);
     if (i < a->nq)
-      tile_product(Z3I_MIN(a->nk - j, (int64_t)STRIP), f->P, a->nq - i, s + j * Z3I_TQ + i, Z3I_TQ, 1, x + i * f->P, f->P,
-                   out + j * f->P, f->P, true);
+      tile_product(Z3I_MIN(a->nk - j, (int64_t)STRIP), f->P, a->nq - i, s + j * Z3I_TQ + i, Z3I_TQ, 1, x + i * f->P,
+                   f->P, out + j * f->P, f->P, true);
   }
 }
 
@@ -135,7 +136,8 @@ static void store_keys(const z3i_attn *f, const float *rows, int input, int64_t 
 {
   const z3i_view *v = &f->call->gin[input];
   if (v->data == NULL) return;
-  for (int64_t j = 0; j < count; j++) attn_store_row(v, attn_row(v, b, g, k0 + j), rows + j * f->P, f->D, adds(f, input));
+  bool add = adds(f, input);
+  for (int64_t j = 0; j < count; j++) attn_store_row(v, attn_row(v, b, g, k0 + j), rows + j * f->P, f->D, add);
 }
 
 static int wanted(const z3i_attn *f)
@@ -175,7 +177,8 @@ static void head_item(const z3i_attn *f, int64_t bg, float *room)
 /* A tile of keys: dk and dv. */
 static void keys_item(const z3i_attn *f, int64_t item, float *room)
 {
-  int64_t blocks = (f->S + Z3I_TK - 1) / Z3I_TK, bg = item / blocks, k0 = item % blocks * Z3I_TK, b = bg / f->K, g = bg % f->K;
+  int64_t blocks = (f->S + Z3I_TK - 1) / Z3I_TK, k0 = item % blocks * Z3I_TK;
+  int64_t b = item / blocks / f->K, g = item / blocks % f->K;
   tiles t = tiles_in(f, room, Z3I_TK, Z3I_TK);
   memset(t.dk, 0, (size_t)(2 * Z3I_TK * f->P) * sizeof *t.dk);
   for (int64_t h = g * f->group; h < (g + 1) * f->group; h++)
@@ -203,12 +206,13 @@ int Z3I_SYM(attention_grad)(const z3i_call *c)
   z3i_attn f;
   attn_describe(c, &f);
   int which = wanted(&f), threads = attn_threads(&f);
+  int64_t heads = f.B * f.K, key_blocks = (f.S + Z3I_TK - 1) / Z3I_TK, query_blocks = (f.T + Z3I_TQ - 1) / Z3I_TQ;
   if (f.B == 0 || which == 0) return Z3E_OK;
-  if ((which & (DK | DV)) && f.B * f.K >= threads)
-    return attn_workers(&f, f.B * f.K, tiles_floats(&f, attn_fits_all(&f) ? f.S : Z3I_TK, f.S), threads, head_item);
+  if ((which & (DK | DV)) && heads >= threads)
+    return attn_workers(&f, heads, tiles_floats(&f, attn_fits_all(&f) ? f.S : Z3I_TK, f.S), threads, head_item);
   if (which & (DK | DV))
-    Z3I_TRY(attn_workers(&f, f.B * f.K * ((f.S + Z3I_TK - 1) / Z3I_TK), tiles_floats(&f, Z3I_TK, Z3I_TK), threads, keys_item));
+    Z3I_TRY(attn_workers(&f, heads * key_blocks, tiles_floats(&f, Z3I_TK, Z3I_TK), threads, keys_item));
   if (which & DQ)
-    Z3I_TRY(attn_workers(&f, f.B * f.H * ((f.T + Z3I_TQ - 1) / Z3I_TQ), tiles_floats(&f, Z3I_TK, 0), threads, queries_item));
+    Z3I_TRY(attn_workers(&f, f.B * f.H * query_blocks, tiles_floats(&f, Z3I_TK, 0), threads, queries_item));
   return Z3E_OK;
 }

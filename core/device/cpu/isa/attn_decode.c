@@ -1,6 +1,7 @@
-/* attn_decode.c -- attention of few queries against many keys, as in writing text token by token. Nothing but the reading
- * of keys and values matters here, so each is read once for all query heads that share it, by chunks of keys that threads
- * take in any order; a second step joins the chunks of a query in order. Letters: attn.h; R = rows that share keys. */
+/* attn_decode.c -- attention of few queries against many keys, as in writing text token by token. Nothing but the
+ * reading of keys and values matters here, so each is read once for all query heads that share it, by chunks of keys
+ * that threads take in any order; a second step joins the chunks of a query in order. Letters: attn.h; R = rows that
+ * share keys. */
 #include "device/cpu/isa/attn.h"
 #include "device/cpu/isa/attn_levels.h"
 
@@ -130,7 +131,8 @@ static void join_item(const z3i_attn *f, int64_t item, float *o)
   for (int64_t i = 0; i < f->P; i += W) store(o + i, load(o + i) * splat(by));
   const z3i_view *out = &f->call->out[0];
   attn_store_row(out, attn_row(out, b, h, t), o, f->D, false);
-  ((float *)f->call->aux[0].data)[(b * f->H + h) * f->T + t] = sum == 0 ? -INFINITY : (float)((double)max * LN2 + log((double)sum));
+  float *lse = (float *)f->call->aux[0].data + (b * f->H + h) * f->T + t;
+  *lse = sum == 0 ? -INFINITY : (float)((double)max * LN2 + log((double)sum));
 }
 
 int Z3I_SYM(attention_decode)(const struct z3i_attn *problem)
@@ -139,7 +141,8 @@ int Z3I_SYM(attention_decode)(const struct z3i_attn *problem)
   int64_t items = d.f.B * d.f.K * d.chunks;
   Z3I_TRY(z3i_scratch(d.f.call->dev, (size_t)(items * d.rows * part_floats(&d.f)) * sizeof(float), (void **)&d.parts));
   int rc = attn_workers(&d.f, items, room_floats(&d), attn_threads(&d.f), chunk_item);
-  if (rc == Z3E_OK) rc = attn_workers(&d.f, d.f.B * d.f.K * d.rows, (size_t)d.f.P, d.chunks > 8 ? attn_threads(&d.f) : 1, join_item);
+  int threads = d.chunks > 8 ? attn_threads(&d.f) : 1;
+  if (rc == Z3E_OK) rc = attn_workers(&d.f, d.f.B * d.f.K * d.rows, (size_t)d.f.P, threads, join_item);
   z3i_pool_free(d.f.call->dev, d.parts);
   return rc == Z3E_OK ? rc : z3i_trace(__FILE__, __LINE__, __func__, rc);
 }
