@@ -167,7 +167,7 @@ static int read_tensor(z3_st *f, int64_t node, int64_t *used, z3_st_info *info)
 {
   const z3_json_node *t = &f->header->nodes[node];
   if (t->kind != Z3J_OBJECT) return CORRUPT_IN(f, t, "is no object%s", "");
-  int64_t dtype = z3i_json_member(f->header, node, "dtype"), numel, bits;
+  int64_t dtype = z3i_json_member(f->header, node, "dtype"), numel = 0, bits;
   if (dtype < 0 || f->header->nodes[dtype].kind != Z3J_STRING) return CORRUPT_IN(f, t, "has no text 'dtype'%s", "");
   info->name = t->key;
   info->name_bytes = t->key_bytes;
