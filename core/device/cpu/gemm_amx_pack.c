@@ -81,10 +81,22 @@ AVX512_INLINE void step_of_rows(uint16_t *dst, const uint16_t *src, int64_t ld, 
   store_tile(dst + TILE, b);
 }
 
+/* Whole steps of A whose K is contiguous: each line is read along its run. */
+AVX512 static void copy_lines(uint16_t *dst, const uint16_t *src, int64_t ld, int64_t steps)
+{
+  for (int64_t line = 0; line < Z3I_AMX_PANEL; line++)
+    for (int64_t s = 0; s < steps; s++)
+      _mm512_store_si512(dst + s * Z3I_AMX_BLOCK + line * 32, _mm512_loadu_si512(src + line * ld + s * Z3I_AMX_STEP));
+}
+
 /* The common case, without masks, is compiled apart. */
 AVX512 void z3i_amx_pack(uint16_t *dst, const z3i_amx_source *s, bool pairs, int64_t lines, int64_t k, int64_t first, int64_t end)
 {
   bool turn = pairs != s->k_major;
+  if (!turn && !s->k_major && lines == Z3I_AMX_PANEL && end * Z3I_AMX_STEP <= k) {
+    copy_lines(dst + first * Z3I_AMX_BLOCK, s->data + first * Z3I_AMX_STEP, s->ld, end - first);
+    return;
+  }
   for (int64_t step = first; step < end; step++) {
     int64_t at = step * Z3I_AMX_STEP, count = Z3I_MIN(k - at, (int64_t)Z3I_AMX_STEP);
     uint16_t *d = dst + step * Z3I_AMX_BLOCK;
@@ -92,8 +104,7 @@ AVX512 void z3i_amx_pack(uint16_t *dst, const z3i_amx_source *s, bool pairs, int
     if (lines == Z3I_AMX_PANEL && count == Z3I_AMX_STEP) {
       if (s->k_major && turn) step_of_rows(d, rows, s->ld, true, 0xFFFFFFFFu, Z3I_AMX_STEP);
       else if (s->k_major) step_of_rows(d, rows, s->ld, false, 0xFFFFFFFFu, Z3I_AMX_STEP);
-      else if (turn) step_of_lines(d, part, s->ld, true, Z3I_AMX_PANEL, 0xFFFFFFFFu);
-      else step_of_lines(d, part, s->ld, false, Z3I_AMX_PANEL, 0xFFFFFFFFu);
+      else step_of_lines(d, part, s->ld, true, Z3I_AMX_PANEL, 0xFFFFFFFFu);
     } else if (s->k_major) {
       step_of_rows(d, rows, s->ld, turn, first_of(lines), count);
     } else {
