@@ -93,9 +93,10 @@ AVX512 static void copy_lines(uint16_t *dst, const uint16_t *src, int64_t ld, in
 AVX512 void z3i_amx_pack(uint16_t *dst, const z3i_amx_source *s, bool pairs, int64_t lines, int64_t k, int64_t first, int64_t end)
 {
   bool turn = pairs != s->k_major;
-  if (!turn && !s->k_major && lines == Z3I_AMX_PANEL && end * Z3I_AMX_STEP <= k) {
-    copy_lines(dst + first * Z3I_AMX_BLOCK, s->data + first * Z3I_AMX_STEP, s->ld, end - first);
-    return;
+  int64_t whole = Z3I_MIN(end, k / Z3I_AMX_STEP);
+  if (!turn && !s->k_major && lines == Z3I_AMX_PANEL && first < whole) {
+    copy_lines(dst + first * Z3I_AMX_BLOCK, s->data + first * Z3I_AMX_STEP, s->ld, whole - first);
+    first = whole;
   }
   for (int64_t step = first; step < end; step++) {
     int64_t at = step * Z3I_AMX_STEP, count = Z3I_MIN(k - at, (int64_t)Z3I_AMX_STEP);
