@@ -106,7 +106,8 @@ help:
 	@echo 'make test       C and Lua tests; SAN=1 with sanitizers; ONLY=word runs the files whose names contain it'
 	@echo 'make test-all   lint, tests, sanitizers, clang, an installed copy'
 	@echo 'make lint       layers, headers, sizes, luacheck'
-	@echo 'make bench      speed on this machine;  make size: lines per folder'
+	@echo 'make bench      speed on this machine; PEER=VENV beside PyTorch, QUICK=1, ONLY=word, OUT=results.jsonl'
+	@echo 'make size       lines per folder'
 	@echo 'make install    PREFIX=/usr/local; DESTDIR= is honoured'
 	@echo 'make clean      removes build/'
 
@@ -194,9 +195,19 @@ lint: $(CDEF)
 	@echo 'lint: clean'
 size:
 	@$(LUAJIT) tests/lint/size.lua --report
-bench: all
-	@ls tests/bench/*.lua >/dev/null 2>&1 || { echo 'bench: tests/bench has no programs yet' >&2; exit 1; }
-	@for f in tests/bench/*.lua; do echo "== $$f"; bin/z3lua $$f || exit 1; done
+
+# ---- speed ---------------------------------------------------------------------------------------
+# Plain loops, as good as the compiler makes them for this machine: what memory gives.
+$B/bench/stream.so: tests/bench/stream.c $B/config.mk
+	@mkdir -p $(@D)
+	$(call say,LD)$(CC) -std=gnu11 $(WARN) -O3 -march=native -fno-math-errno -fopenmp -fPIC -shared -o $@ $< -lm
+$B/bench/%: tests/bench/%.c $(CORE_OBJ) $(ISA_OBJ)
+	@mkdir -p $(@D)
+	$(call say,LD)$(CC) $(CORE_CFLAGS) -MF $@.d -o $@ $< $(CORE_OBJ) $(ISA_OBJ) $(CORE_LIBS)
+BENCH_C := $(filter-out tests/bench/stream.c,$(wildcard tests/bench/*.c))
+bench: all $B/bench/stream.so $(BENCH_C:tests/bench/%.c=$B/bench/%)
+	@$B/bin/z3lua tests/bench/run.lua --build '$B' $(if $(QUICK),--quick) $(if $(PEER),--peer '$(PEER)') \
+	  $(if $(OUT),--out '$(OUT)') $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only '$(ONLY)')
 
 # ---- packages, demo, install ---------------------------------------------------------------------
 PACKAGES := gcc libc6-dev make pkg-config luajit libluajit-5.1-dev libcjson-dev libdnnl-dev \
