@@ -120,14 +120,28 @@ static int run_plan(const z3i_gemm_args *g, const z3i_mm_plan *plan)
   return rc == Z3E_OK ? rc : z3i_trace(__FILE__, __LINE__, __func__, rc);
 }
 
-/* C = A B straight from the library. *lacking: nothing done, it has no code for the type. */
-static int straight(const z3i_gemm_args *g, bool *lacking)
+/* C = A B straight from the library, or through a tile that is then added. *lacking: nothing done, as it has no code
+ * for the type. */
+static int by_library(const z3i_gemm_args *g, bool *lacking)
 {
-  z3i_mm_key key = key_of(g);
+  z3i_gemm_args t = *g;
+  if (g->add) {
+    t.out_dtype = Z3T_F32;
+    t.ldc = g->n;
+    t.c_batch_stride = g->m * g->n;
+  }
+  z3i_mm_key key = key_of(&t);
   z3i_mm_plan room, *plan;
   Z3I_TRY(z3i_mm_plan_get(&key, &room, &plan));
   *lacking = plan->lacking;
-  int rc = plan->lacking ? Z3E_OK : run_plan(g, plan);
+  int rc = Z3E_OK;
+  if (!*lacking && g->add) rc = z3i_scratch(g->dev, (size_t)(g->batch * g->m * g->n) * sizeof(float), &t.c);
+  if (!*lacking && rc == Z3E_OK) {
+    rc = run_plan(&t, plan);
+    for (int64_t b = 0; g->add && rc == Z3E_OK && b < g->batch; b++)
+      store_tile(g, at_mut(g->c, g->out_dtype, b * g->c_batch_stride), (float *)t.c + b * t.c_batch_stride, g->m, g->n);
+    if (g->add) z3i_pool_free(g->dev, t.c);
+  }
   z3i_mm_plan_put(plan);
   return rc == Z3E_OK ? rc : z3i_trace(__FILE__, __LINE__, __func__, rc);
 }
@@ -135,6 +149,7 @@ static int straight(const z3i_gemm_args *g, bool *lacking)
 /* ---- widened ----------------------------------------------------------------------------------------- */
 typedef struct wide {
   int64_t rows, cols;                           /* block of C */
+  bool in_place;                                /* blocks are whole dense rows of an f32 C: no tile is needed */
   float *a, *b, *c, *bias;
 } wide;
 
@@ -145,6 +160,7 @@ static void wide_blocks(const z3i_gemm_args *g, wide *w)
   int64_t fit = Z3I_MAX((int64_t)WIDE_MAX / g->k, (int64_t)64);
   w->cols = Z3I_MIN(g->n, Z3I_MIN(fit, (int64_t)WIDE_MAX / 64));
   w->rows = Z3I_MIN(g->m, Z3I_MAX(Z3I_MIN(fit, (int64_t)WIDE_MAX / w->cols), (int64_t)64));
+  w->in_place = g->out_dtype == Z3T_F32 && !g->add && g->ldc == w->cols;
 }
 
 /* Columns j.. of matrix number b, all rows in blocks. */
@@ -157,13 +173,15 @@ static int wide_columns(const z3i_gemm_args *g, const wide *w, int64_t b, int64_
     int64_t rows = Z3I_MIN(w->rows, g->m - i);
     const char *a0 = at(g->a, g->in_dtype, b * g->a_batch_stride + (g->a_t ? i : i * g->lda));
     widen(w->a, a0, g->in_dtype, g->a_t ? g->k : rows, g->a_t ? rows : g->k, g->lda);
-    z3i_gemm_args tile = { .dev = g->dev, .m = rows, .n = cols, .k = g->k, .batch = 1, .a = w->a, .b = w->b, .c = w->c,
-                           .bias = w->bias != NULL ? w->bias + j : NULL, .lda = g->a_t ? rows : g->k,
-                           .ldb = g->b_t ? g->k : cols, .ldc = cols, .a_t = g->a_t, .b_t = g->b_t };
+    void *c = at_mut(g->c, g->out_dtype, b * g->c_batch_stride + i * g->ldc + j);
+    z3i_gemm_args tile = { .dev = g->dev, .m = rows, .n = cols, .k = g->k, .batch = 1, .a = w->a, .b = w->b,
+                           .c = w->in_place ? c : w->c, .bias = w->bias != NULL ? w->bias + j : NULL,
+                           .lda = g->a_t ? rows : g->k, .ldb = g->b_t ? g->k : cols, .ldc = cols, .a_t = g->a_t,
+                           .b_t = g->b_t };
     bool lacking;
-    Z3I_TRY(straight(&tile, &lacking));
+    Z3I_TRY(by_library(&tile, &lacking));
     Z3I_ASSERT(!lacking);
-    store_tile(g, at_mut(g->c, g->out_dtype, b * g->c_batch_stride + i * g->ldc + j), w->c, rows, cols);
+    if (!w->in_place) store_tile(g, c, w->c, rows, cols);
   }
   return Z3E_OK;
 }
@@ -173,7 +191,8 @@ static int widened(const z3i_gemm_args *g)
   wide w;
   wide_blocks(g, &w);
   size_t a_count = round_up((size_t)(w.rows * g->k)), b_count = round_up((size_t)(w.cols * g->k));
-  size_t c_count = round_up((size_t)(w.rows * w.cols)), bias_count = g->bias != NULL ? (size_t)g->n : 0;
+  size_t c_count = w.in_place ? 0 : round_up((size_t)(w.rows * w.cols));
+  size_t bias_count = g->bias != NULL ? (size_t)g->n : 0;
   Z3I_TRY(z3i_scratch(g->dev, (a_count + b_count + c_count + bias_count) * sizeof(float), (void **)&w.a));
   w.b = w.a + a_count;
   w.c = w.b + b_count;
@@ -190,21 +209,8 @@ static int widened(const z3i_gemm_args *g)
 static int product(const z3i_gemm_args *g)
 {
   bool lacking;
-  if (!g->add) {
-    Z3I_TRY(straight(g, &lacking));
-    return lacking ? widened(g) : Z3E_OK;
-  }
-  z3i_gemm_args t = *g;
-  t.out_dtype = Z3T_F32;
-  t.ldc = g->n;
-  t.c_batch_stride = g->m * g->n;
-  Z3I_TRY(z3i_scratch(g->dev, (size_t)(g->batch * g->m * g->n) * sizeof(float), &t.c));
-  int rc = straight(&t, &lacking);
-  for (int64_t b = 0; b < g->batch && rc == Z3E_OK && !lacking; b++)
-    store_tile(g, at_mut(g->c, g->out_dtype, b * g->c_batch_stride), (float *)t.c + b * t.c_batch_stride, g->m, g->n);
-  z3i_pool_free(g->dev, t.c);
-  if (rc == Z3E_OK && lacking) rc = widened(g);
-  return rc == Z3E_OK ? rc : z3i_trace(__FILE__, __LINE__, __func__, rc);
+  Z3I_TRY(by_library(g, &lacking));
+  return lacking ? widened(g) : Z3E_OK;
 }
 
 /* One matrix, or one run of matrices, that fits a tile. */
