@@ -257,6 +257,7 @@ int z3i_gemm(const z3i_gemm_args *args)
   if (z3i_amx_takes(&g)) return z3i_amx_gemm(&g);
   int64_t each = g.m * g.n, count = Z3I_MAX((int64_t)TILE_MAX / each, (int64_t)1);
   int64_t rows = each <= TILE_MAX ? g.m : Z3I_MAX((int64_t)TILE_MAX / g.n / 64 * 64, (int64_t)64);
+  if (g.a_batch_stride == 0 && g.b_batch_stride == 0) count = 1;   /* the library wants one input with the batch */
   for (int64_t b = 0; b < g.batch; b += count)
     for (int64_t i = 0; i < g.m; i += rows)
       Z3I_TRY(part(&g, b, Z3I_MIN(count, g.batch - b), i, Z3I_MIN(rows, g.m - i)));
