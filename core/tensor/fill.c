@@ -112,7 +112,7 @@ int z3_tensor_to_device(z3_tensor *t, int device, z3_tensor **out)
   if (dev->computes)
     return Z3I_FAIL(Z3E_UNSUPPORTED, "to: a tensor on device %s has no values to bring to %s", t->storage->dev->name,
                     dev->name);
-  return z3i_tensor_alloc(dev, t->dtype, t->ndim, t->shape, Z3M_ACTIVATION, out);
+  return z3i_tensor_alloc(dev, t->dtype, t->ndim, t->shape, t->storage->category, out);
 }
 
 int z3_tensor_item(z3_tensor *t, double *out)

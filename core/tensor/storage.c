@@ -11,6 +11,7 @@ int z3i_storage_new(z3i_device *dev, int64_t bytes, int category, z3i_storage **
   s->refs = 1;
   s->dev = dev;
   s->bytes = bytes;
+  s->category = (int8_t)category;
   *out = s;
   return Z3E_OK;
 fail:
@@ -22,7 +23,9 @@ int z3i_storage_wrap(z3i_device *dev, void *data, int64_t bytes, z3i_storage **o
 {
   z3i_storage *s = *out = z3i_alloc(sizeof *s);
   if (s == NULL) return Z3E_OOM;
-  *s = (z3i_storage){ .refs = 1, .dev = dev, .data = data, .bytes = bytes, .wrapped = true };
+  *s = (z3i_storage){
+    .refs = 1, .dev = dev, .data = data, .bytes = bytes, .wrapped = true, .category = Z3M_OTHER
+  };
   return Z3E_OK;
 }
 

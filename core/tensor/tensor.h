@@ -14,6 +14,7 @@ typedef struct z3i_storage {
   void *data;
   int64_t bytes;
   bool wrapped;                                   /* somebody else's memory: not freed */
+  int8_t category;                                /* Z3M_... */
 } z3i_storage;
 
 struct z3_tensor {
