@@ -69,7 +69,7 @@ static void number_set(void *p, int dtype, int64_t i, float x)
   else ((uint16_t *)p)[i] = dtype == Z3T_BF16 ? z3i_f32_to_bf16(x) : z3i_f32_to_f16(x);
 }
 /* Half a unit in the last place, relative: what rounding to the dtype may cost. */
-static double rounding(int dtype) { return dtype == Z3T_F32 ? 6e-8 : dtype == Z3T_BF16 ? 1.0 / 256 : 1.0 / 2048; }
+static inline double rounding(int dtype) { return dtype == Z3T_F32 ? 6e-8 : dtype == Z3T_BF16 ? 1.0 / 256 : 1.0 / 2048; }
 
 static void *numbers(int dtype, int64_t count, bool random)
 {
@@ -79,7 +79,7 @@ static void *numbers(int dtype, int64_t count, bool random)
   return p;
 }
 
-static void close_to(double got, double want, double tolerance, const char *what, int64_t at)
+static inline void close_to(double got, double want, double tolerance, const char *what, int64_t at)
 {
   if (!(fabs(got - want) <= tolerance) && got != want && !(isnan(got) && isnan(want)))
     fail_msg("%s [%" PRId64 "]: got %.9g, want %.9g within %.3g", what, at, got, want, tolerance);

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include "device/cpu/gemm.h"
+#include "device/cpu/gemm_amx.h"
 #include "device/cpu/gemm_onednn.h"
 #include "products.h"
 
@@ -336,5 +337,9 @@ int main(void)
     cmocka_unit_test_setup_teardown(test_gemm_out_of_memory, setup, teardown),
     cmocka_unit_test_setup_teardown(test_gemm_bad_arguments, setup, teardown),
   };
-  return cmocka_run_group_tests_name("device_gemm", tests, NULL, NULL);
+  /* Once through oneDNN alone, once with all that AMX can do there. */
+  z3i_amx_mode(Z3I_AMX_NEVER);
+  int failed = cmocka_run_group_tests_name("device_gemm", tests, NULL, NULL);
+  z3i_amx_mode(Z3I_AMX_ALWAYS);
+  return failed + cmocka_run_group_tests_name("device_gemm_own", tests, NULL, NULL);
 }

@@ -17,6 +17,7 @@
 #include "device/cpu/isa_pick.h"
 
 #define AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl")))
+#define BF16 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
 
 enum {
@@ -138,6 +139,30 @@ AVX512 static void store_row(const work *w, const finished *f, int64_t r)
   }
 }
 
+/* Rows first..end-1. Whole rows of bf16 are rounded by the instruction for it, which differs from to_bf16 only in that it
+ * takes denormal results as 0: products have none, and those that the bias makes go the other way. */
+BF16 static void store_rows(const work *w, const finished *f, int64_t first, int64_t end)
+{
+  const z3i_gemm_args *g = w->g;
+  enum { DENORMAL = 0x20 };
+  bool plain = g->out_dtype == Z3T_BF16 && !g->add && f->cols == P;
+  __m512 bias0 = _mm512_setzero_ps(), bias1 = bias0;
+  if (plain && w->bias != NULL) {
+    bias0 = of_bf16(_mm256_loadu_si256((const __m256i *)(const void *)(w->bias + f->j)));
+    bias1 = of_bf16(_mm256_loadu_si256((const __m256i *)(const void *)(w->bias + f->j + 16)));
+  }
+  for (int64_t r = first; r < end; r++) {
+    __m512 x = _mm512_load_ps(f->block + r * P), y = _mm512_load_ps(f->block + r * P + 16);
+    if (w->bias != NULL) {
+      x = _mm512_add_ps(x, bias0);
+      y = _mm512_add_ps(y, bias1);
+    }
+    if (plain && _mm512_kortestz(_mm512_fpclass_ps_mask(x, DENORMAL), _mm512_fpclass_ps_mask(y, DENORMAL)))
+      _mm512_storeu_si512((uint16_t *)w->c + (f->i + r) * g->ldc + f->j, (__m512i)_mm512_cvtne2ps_pbh(y, x));
+    else store_row(w, f, r);
+  }
+}
+
 /* ---- what is done beside a block of C ---------------------------------------------------------------- */
 static z3i_amx_source line_of(z3i_amx_source s, int64_t line, int64_t k)
 {
@@ -186,7 +211,11 @@ static void aside_some(aside *o)
 {
   fetch_lines(&o->c, o->c_each, true);
   fetch_lines(&o->next_a, o->next_each, false);
-  for (int64_t end = Z3I_MIN(o->row + o->rows_each, o->store.rows); o->row < end; o->row++) store_row(o->w, &o->store, o->row);
+  if (o->row < o->store.rows) {
+    int64_t end = Z3I_MIN(o->row + o->rows_each, o->store.rows);
+    store_rows(o->w, &o->store, o->row, end);
+    o->row = end;
+  }
   if (o->a.first < o->a.end && o->turn % RUN == 0) {
     int64_t end = Z3I_MIN(o->a.first + RUN * o->a_each, o->a.end);
     z3i_amx_pack(o->a.dst, &o->a.src, false, o->a.lines, o->a.k, o->a.first, end);
@@ -195,9 +224,15 @@ static void aside_some(aside *o)
   o->turn++;
 }
 
+/* A panel of A as tiles are loaded from it, in bytes: from row to row, from step to step, to the second tile. */
+typedef struct tiles_a {
+  const char *at;
+  int64_t row, step, second;
+} tiles_a;
+
 /* The block of C in from (NULL: 0) plus a panel of A by a panel of B, to `to` whose rows are ld floats apart. What else is
  * to be done goes between the steps: the tile unit is busy for 64 cycles a step, and little else of the core is. */
-AMX static void product_block(const uint16_t *a, const uint16_t *b, int64_t steps, const float *from, float *to, int64_t ld,
+AMX static void product_block(tiles_a a, const uint16_t *b, int64_t steps, const float *from, float *to, int64_t ld,
                               aside *other)
 {
   __asm__ volatile("" ::: "memory");              /* gcc 12 says that tile loads read no memory */
@@ -212,13 +247,13 @@ AMX static void product_block(const uint16_t *a, const uint16_t *b, int64_t step
     _tile_loadd(2, from + 16 * P, P * 4);
     _tile_loadd(3, from + 16 * P + 16, P * 4);
   }
-  for (int64_t s = 0; s < steps; s++, a += BLOCK, b += BLOCK) {
+  for (int64_t s = 0; s < steps; s++, a.at += a.step, b += BLOCK) {
     _tile_loadd(6, b, 64);
-    _tile_loadd(4, a, 64);
+    _tile_loadd(4, a.at, a.row);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, b + BLOCK / 2, 64);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, a + BLOCK / 2, 64);
+    _tile_loadd(5, a.at + a.second, a.row);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
     if (s < other->turns) aside_some(other);
@@ -230,11 +265,17 @@ AMX static void product_block(const uint16_t *a, const uint16_t *b, int64_t step
 }
 
 /* ---- one rectangle of C ------------------------------------------------------------------------------ */
+/* Whether tiles are loaded from A as it lies. */
+static bool lies_ready(const work *w, int64_t i)
+{
+  return !w->a.k_major && w->m - w->m0 - i * P >= P && (w->k1 - w->k0) % STEP == 0;
+}
+
 /* Part n of `of` of panel i of A. */
 static packing packing_a(const work *w, int64_t i, int64_t n, int64_t of)
 {
   int64_t row = w->m0 + i * P;
-  if (i >= w->mp || w->a_packed) return (packing){ .dst = NULL };
+  if (i >= w->mp || w->a_packed || lies_ready(w, i)) return (packing){ .dst = NULL };
   return (packing){ .dst = w->a_room + i * P * w->kc, .src = line_of(w->a, row, w->k0), .k = w->k1 - w->k0,
                     .lines = Z3I_MIN(w->m - row, (int64_t)P), .first = w->steps * n / of, .end = w->steps * (n + 1) / of };
 }
@@ -244,7 +285,7 @@ static fetching fetching_a(const work *w, int64_t i, int64_t n, int64_t of)
 {
   int64_t row = w->m0 + i * P, k = w->k1 - w->k0;
   if (i >= w->mp) return (fetching){ .at = NULL };
-  if (w->a_packed) {
+  if (w->a_packed && !lies_ready(w, i)) {
     int64_t first = w->steps * n / of, end = w->steps * (n + 1) / of;
     return (fetching){ .at = (const char *)(w->a_room + i * P * w->kc + first * BLOCK), .rows = 1,
                        .row_bytes = (end - first) * BLOCK * 2 };
@@ -260,7 +301,7 @@ static aside aside_of(const work *w, int64_t i, int64_t j, const finished *f, bo
 {
   int64_t bytes = z3i_dtype_bytes(w->g->out_dtype);
   aside o = { .w = w, .store = w->pending, .turns = w->steps, .a = packing_a(w, i + 1, j, w->np),
-              .next_a = fetching_a(w, i + (w->a_packed ? 1 : 2), j, w->np) };
+              .next_a = fetching_a(w, i + (w->a.k_major && !w->a_packed ? 2 : 1), j, w->np) };
   if (last) o.c = (fetching){ .at = w->c + (f->i * w->g->ldc + f->j) * bytes, .rows = f->rows, .row_bytes = f->cols * bytes,
                               .stride = w->g->ldc * bytes };
   else o.c = (fetching){ .at = (const char *)(w->sums0 + (i * w->np + j + 1) * C_BLOCK), .rows = 1, .row_bytes = C_BLOCK * 4 };
@@ -275,8 +316,10 @@ static aside aside_of(const work *w, int64_t i, int64_t j, const finished *f, bo
 static void block_of_c(work *w, int64_t i, int64_t j)
 {
   const z3i_gemm_args *g = w->g;
-  const uint16_t *a = w->a_room + i * P * w->kc, *b = w->b_room + j * P * w->kc;
+  const uint16_t *b = w->b_room + j * P * w->kc;
   int64_t row = w->m0 + i * P, column = w->n0 + j * P;
+  tiles_a a = { (const char *)(w->a_room + i * P * w->kc), 64, BLOCK * 2, BLOCK };
+  if (lies_ready(w, i)) a = (tiles_a){ (const char *)(w->a.data + row * w->a.ld + w->k0), w->a.ld * 2, STEP * 2, w->a.ld * 32 };
   finished f = { w->blocks[w->turn], row, column, Z3I_MIN(w->m - row, (int64_t)P), Z3I_MIN(w->n - column, (int64_t)P) };
   float *sums = w->sums != NULL ? w->sums0 + (i * w->np + j) * C_BLOCK : NULL;
   const float *from = w->k0 > 0 ? sums : NULL;
@@ -293,16 +336,16 @@ static void block_of_c(work *w, int64_t i, int64_t j)
   while (other.row < other.store.rows || other.a.first < other.a.end) aside_some(&other);
 }
 
-/* The columns in hand of B, along its lines: all panels of a step, or all steps of a panel. */
+/* The columns in hand of B, along its lines: all panels of a step, or all steps of a panel. The processor sees that order
+ * and reads ahead by itself; asking for memory slowed it down. */
 static void pack_b(const work *w)
 {
   int64_t count = w->np * w->steps;
   for (int64_t u = 0; u < count; u++) {
     int64_t j = w->b.k_major ? u % w->np : u / w->steps, step = w->b.k_major ? u / w->np : u % w->steps;
-    int64_t column = w->n0 + j * P, lines = Z3I_MIN(w->n - column, (int64_t)P);
-    z3i_amx_source s = line_of(w->b, column, w->k0), ahead = line_of(s, w->b.k_major ? 0 : P, w->b.k_major ? STEP : 0);
-    for (int64_t l = 0; l < P; l++) __builtin_prefetch(ahead.data + l * s.ld + (s.k_major ? step * STEP * s.ld : step * STEP));
-    z3i_amx_pack(w->b_room + j * P * w->kc, &s, true, lines, w->k1 - w->k0, step, step + 1);
+    int64_t column = w->n0 + j * P;
+    z3i_amx_source s = line_of(w->b, column, w->k0);
+    z3i_amx_pack(w->b_room + j * P * w->kc, &s, true, Z3I_MIN(w->n - column, (int64_t)P), w->k1 - w->k0, step, step + 1);
   }
 }
 
@@ -335,7 +378,7 @@ static void rectangle(work *w)
       }
     }
   }
-  for (int64_t r = 0; r < w->pending.rows; r++) store_row(w, &w->pending, r);
+  store_rows(w, &w->pending, 0, w->pending.rows);
   w->pending.rows = 0;
 }
 
