@@ -6,4 +6,7 @@
 
 z3i_device *z3i_cpu_device(int *rc);
 z3i_device *z3i_null_device(int *rc);
+/* Kernels for a device that stands for the cpu without computing: each takes the scratch that the cpu's takes and gives
+ * it back. NULL for those whose scratch is small. */
+void z3i_cpu_dry_kernels(const z3i_kernel **forward, const z3i_kernel **backward);
 #endif

@@ -53,7 +53,7 @@ typedef struct z3i_update {
 typedef struct z3i_device {
   const char *name;
   int id;                                       /* Z3D_ */
-  bool computes;                                /* false: kernels aren't called, data is never touched */
+  bool computes;                                /* false: data is never touched; kernels only count scratch */
   int (*mem_alloc)(size_t bytes, void **out);   /* whole segments for the pool, 64-byte aligned at least */
   void (*mem_free)(void *p, size_t bytes);
   const z3i_kernel *forward, *backward;         /* [Z3OP_COUNT]; NULL entries: not on this device */

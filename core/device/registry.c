@@ -15,6 +15,7 @@ static void open_all(void)
 {
   devices[Z3D_CPU] = z3i_cpu_device(&open_status);
   if (open_status == Z3E_OK) devices[Z3D_NULL] = z3i_null_device(&open_status);
+  if (open_status == Z3E_OK) z3i_cpu_dry_kernels(&devices[Z3D_NULL]->forward, &devices[Z3D_NULL]->backward);
   for (int i = 0; i < Z3D_COUNT && open_status == Z3E_OK; i++) {
     devices[i]->pool = z3i_pool_new(devices[i]);
     if (devices[i]->pool == NULL) open_status = Z3E_OOM;

@@ -171,7 +171,7 @@ int z3i_grad_kernel(z3i_back *b)
     z3i_tensor_describe(target[i], &c.gin[i]);
     if (target[i] == b->into[i] && b->add[i]) c.gin_add |= 1u << i;
   }
-  if (rc == Z3E_OK && b->dev->computes) rc = z3i_kernel_run(kernel, &c, Z3P_BACKWARD, back_flops(b));
+  if (rc == Z3E_OK) rc = z3i_kernel_run(kernel, &c, Z3P_BACKWARD, back_flops(b));
   for (int i = 0; i < b->n_in && rc == Z3E_OK; i++)
     if (target[i] != NULL) rc = deliver(b, i, broadcast[i], target[i]);
   for (int i = 0; i < b->n_in; i++) z3_tensor_release(target[i]);

@@ -13,6 +13,8 @@ int z3i_cpu_linear_bwd(const z3i_call *c);
 /* linear_ce.c */
 int z3i_cpu_linear_cross_entropy_fwd(const z3i_call *c);
 int z3i_cpu_linear_cross_entropy_bwd(const z3i_call *c);
+int z3i_cpu_linear_cross_entropy_dry_fwd(const z3i_call *c);
+int z3i_cpu_linear_cross_entropy_dry_bwd(const z3i_call *c);
 /* attention.c: calls isa/attn.c as compiled for the table in force */
 int z3i_cpu_attention_fwd(const z3i_call *c);
 int z3i_cpu_attention_bwd(const z3i_call *c);

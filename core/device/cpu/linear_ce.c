@@ -98,6 +98,16 @@ static int work_new(const z3i_call *c, bool backward, work *w)
   return rc == Z3E_OK ? rc : z3i_trace(__FILE__, __LINE__, __func__, rc);
 }
 
+static int dry(const z3i_call *c, bool backward)
+{
+  work w;
+  Z3I_TRY(work_new(c, backward, &w));
+  work_free(&w);
+  return Z3E_OK;
+}
+int z3i_cpu_linear_cross_entropy_dry_fwd(const z3i_call *c) { return dry(c, false); }
+int z3i_cpu_linear_cross_entropy_dry_bwd(const z3i_call *c) { return dry(c, true); }
+
 /* ---- blocks ------------------------------------------------------------------------------------------ */
 /* The next block: rows within a part of the vocabulary first. Starts from a zeroed one; false: that was the last. */
 static bool block_next(const work *w, block *b)

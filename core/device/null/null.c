@@ -32,7 +32,7 @@ NEVER(sumsq, const z3i_view *x, double *sum, int64_t *nonfinite)
 
 z3i_device *z3i_null_device(int *rc)
 {
-  static const z3i_kernel none[Z3OP_COUNT];
+  static const z3i_kernel none[Z3OP_COUNT];       /* registry.c gives it those that count scratch */
   static z3i_device device = {
     .name = "null", .id = Z3D_NULL, .computes = false, .mem_alloc = take, .mem_free = give, .forward = none,
     .backward = none, .copy = copy, .fill = fill, .random = random_fill, .arange = arange, .update = update,
