@@ -21,6 +21,10 @@ CC := cc
 endif
 LUAJIT ?= luajit
 CFLAGS ?= -O2 -g
+# All cores, unless -j says otherwise (here or in the make that called this one).
+ifeq ($(filter -j% --jobserver%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
+endif
 V ?= 0
 # say,WORD: a short line instead of the command; V=1 shows commands.
 say = $(if $(filter 1,$V),,@echo '  $(1) $@';)
@@ -231,7 +235,7 @@ $B/data/bible.txt:
 	@[ $$(wc -c < $@) -gt 4000000 ] || { echo "demo: the program bible (package bible-kjv) printed no text" >&2; exit 1; }
 DATA ?= $B/data/bible.txt
 demo: deps
-	@$(MAKE) --no-print-directory -j2 all $(DATA)
+	@$(MAKE) --no-print-directory all $(DATA)
 	bin/z3lua recipes/01_train_text.lua --data '$(DATA)' --log $B/demo.jsonl
 
 SHARE = $(DESTDIR)$(PREFIX)/share/z3lua
