@@ -43,7 +43,7 @@ static void data_new(const problem *p, data *d)
   d->count = block_new(Z3T_I64, NULL, 0, false, 0, NULL);
   d->lse = block_new(Z3T_F32, NULL, 0, false, SHAPE(p->n));
   for (int64_t i = 0; i < d->w.count; i++)
-    number_set(d->w.memory, p->dtype, i, (p->spread ? p->spread : 1) * number_get(d->w.memory, p->dtype, i));
+    number_set(d->w.memory, p->dtype, i, (p->spread > 0 ? p->spread : 1) * number_get(d->w.memory, p->dtype, i));
   for (int64_t i = 0; p->shift != 0 && i < p->n; i++) number_set(d->x.memory, p->dtype, i * p->c, 1);
   for (int64_t i = 0; p->shift != 0 && i < p->v; i++) number_set(d->w.memory, p->dtype, i * p->c, p->shift);
   for (int64_t i = 0; i < p->n; i++) target_set(d, i, (int64_t)((double)(random_float() + 1) / 2 * (double)p->v));
@@ -142,7 +142,7 @@ static double largest(const double *x, int64_t n)
 /* f32 products with logits of this size are off by about size * 1e-7 * sqrt(C). */
 static void compare(const problem *p, const data *d, const expected *e)
 {
-  double size = fabs((double)p->shift) + (double)(p->spread ? p->spread : 1) * 4, slack = 1e-6 * size + 2e-6;
+  double size = fabs((double)p->shift) + (double)(p->spread > 0 ? p->spread : 1) * 4, slack = 1e-6 * size + 2e-6;
   const float *loss = d->loss.memory, *lse = d->lse.memory;
   assert_int_equal(*(int64_t *)d->count.memory, e->count);
   if (p->reduction != Z3RED_NONE) close_to((double)*loss, e->loss, slack * (p->reduction == Z3RED_SUM ? (double)p->n
