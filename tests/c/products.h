@@ -69,7 +69,10 @@ static void number_set(void *p, int dtype, int64_t i, float x)
   else ((uint16_t *)p)[i] = dtype == Z3T_BF16 ? z3i_f32_to_bf16(x) : z3i_f32_to_f16(x);
 }
 /* Half a unit in the last place, relative: what rounding to the dtype may cost. */
-static inline double rounding(int dtype) { return dtype == Z3T_F32 ? 6e-8 : dtype == Z3T_BF16 ? 1.0 / 256 : 1.0 / 2048; }
+static inline double rounding(int dtype)
+{
+  return dtype == Z3T_F32 ? 6e-8 : dtype == Z3T_BF16 ? 1.0 / 256 : 1.0 / 2048;
+}
 
 static void *numbers(int dtype, int64_t count, bool random)
 {

@@ -1,7 +1,7 @@
 /* gemm_amx_pack.c -- panels of A and B in the order in which tile loads read them.
- * A tile is 16 rows of 16 doublewords, each two values of K. It is the source's lines as they lie (K contiguous), or pairs
- * of the source's rows interleaved (lines contiguous); A and B want it one way or the other, so a transpose of 16 x 16
- * doublewords serves both. */
+ * A tile is 16 rows of 16 doublewords, each two values of K. It is the source's lines as they lie (K contiguous), or
+ * pairs of the source's rows interleaved (lines contiguous); A and B want it one way or the other, so a transpose of
+ * 16 x 16 doublewords serves both. */
 #include "device/cpu/gemm_amx.h"
 
 #ifdef __x86_64__
@@ -61,14 +61,16 @@ AVX512_INLINE void step_of_lines(uint16_t *dst, const uint16_t *src, int64_t ld,
   }
 }
 
-/* One step from rows of K whose lines are contiguous: src at (first k of the step, 0); k_count rows are there. */
-AVX512_INLINE void step_of_rows(uint16_t *dst, const uint16_t *src, int64_t ld, bool turn, __mmask32 lines, int64_t k_count)
+/* One step from rows of K whose lines are contiguous: src at (first k of the step, 0); count rows are there. */
+AVX512_INLINE void step_of_rows(uint16_t *dst, const uint16_t *src, int64_t ld, bool turn, __mmask32 lines,
+                                int64_t count)
 {
   const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
   __m512i a[16], b[16];
   for (int i = 0; i < 16; i++) {
-    __m512i even = 2 * i < k_count ? _mm512_maskz_loadu_epi16(lines, src + 2 * i * ld) : _mm512_setzero_si512();
-    __m512i odd = 2 * i + 1 < k_count ? _mm512_maskz_loadu_epi16(lines, src + (2 * i + 1) * ld) : _mm512_setzero_si512();
+    const uint16_t *row = src + 2 * i * ld;
+    __m512i even = 2 * i < count ? _mm512_maskz_loadu_epi16(lines, row) : _mm512_setzero_si512();
+    __m512i odd = 2 * i + 1 < count ? _mm512_maskz_loadu_epi16(lines, row + ld) : _mm512_setzero_si512();
     __m512i x = _mm512_unpacklo_epi16(even, odd), y = _mm512_unpackhi_epi16(even, odd);
     a[i] = _mm512_permutex2var_epi64(x, low, y);
     b[i] = _mm512_permutex2var_epi64(x, high, y);
@@ -90,7 +92,8 @@ AVX512 static void copy_lines(uint16_t *dst, const uint16_t *src, int64_t ld, in
 }
 
 /* The common case, without masks, is compiled apart. */
-AVX512 void z3i_amx_pack(uint16_t *dst, const z3i_amx_source *s, bool pairs, int64_t lines, int64_t k, int64_t first, int64_t end)
+AVX512 void z3i_amx_pack(uint16_t *dst, const z3i_amx_source *s, bool pairs, int64_t lines, int64_t k, int64_t first,
+                         int64_t end)
 {
   bool turn = pairs != s->k_major;
   int64_t whole = Z3I_MIN(end, k / Z3I_AMX_STEP);

@@ -60,7 +60,7 @@ static void describe(int level)
     bf16 = __get_cpuid_count(7, 1, &a1, &b, &c, &d0) && (a1 & AVX512_BF16);
   }
   native_bf16 = amx || bf16;
-  native_amx = amx;
+  native_amx = amx && bf16;
   snprintf(description, sizeof description, "%s%s%s", names[level - 2], bf16 ? ",bf16" : "", amx ? ",amx" : "");
 }
 
