@@ -68,6 +68,8 @@ local Step = {}
 Step.__index = Step
 
 local function new_step(kind, preset, dtype, B, n_time)
+  local over = OVER[kind]
+  over.n_ctx = math.max(over.n_ctx, n_time)
   local model = new_model(kind, preset)
   local engine = z3.initialize { model = model, optimizer = z3.optim.adamw(ADAMW),
     config = { train_micro_batch_size_per_gpu = B, bf16 = { enabled = dtype == 'bf16' }, gradient_clipping = 0 } }

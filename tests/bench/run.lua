@@ -4,6 +4,7 @@
 -- swings for both. Both begin with the same weights and tokens, and their losses must agree in every step.
 -- JSON lines go to FILE; the table on standard output is made of them. Exit code 1 when a check failed.
 local z3      = require 'z3'
+local C       = require('z3.ffi').C
 local workers = require 'tests.bench.workers'
 local summary = require 'tests.bench.summary'
 
@@ -20,8 +21,8 @@ local TOLERANCE = { f32 = 1e-4, bf16 = 2e-3 }
 
 local MODELS = { gpt2 = { preset = '124M' }, llama = { preset = '160M' } }
 local STEPS = {
-  { 'gpt2', 'bf16', 4, 256, quick = true }, { 'gpt2', 'bf16', 1, 1024 }, { 'gpt2', 'f32', 4, 256 },
-  { 'gpt2', 'f32', 1, 1024 }, { 'llama', 'bf16', 4, 256 },
+  { 'gpt2', 'bf16', 4, 256, quick = true, rounds = 5 }, { 'gpt2', 'bf16', 1, 1024, rounds = 5 },
+  { 'gpt2', 'f32', 4, 256 }, { 'gpt2', 'f32', 1, 1024 }, { 'llama', 'bf16', 4, 256 },
 }
 local MODES = { bf16 = { 'bf16-autocast', 'bf16-pure' }, f32 = { 'fp32' } }
 -- batch, query heads, key heads, length, width
@@ -108,6 +109,19 @@ local function start_all(cell, B, n_time)
   return list
 end
 
+-- How long the program takes to start, in milliseconds: alone, and with the library loaded.
+local function start_up()
+  for name, code in pairs { ["z3lua -e ''"] = '', ["z3lua -e 'z3.zeros{1}'"] = 'z3.zeros{1}' } do
+    local list = {}
+    for i = 1, 15 do
+      local start = C.z3_now_ns()
+      os.execute(('%s/bin/z3lua -e %s'):format(args.build, quote(code)))
+      list[i] = tonumber(C.z3_now_ns() - start) * 1e-6
+    end
+    emit { bench = 'start', what = name, ms = median(list), ms_best = least(list) }
+  end
+end
+
 local function result(w, cell, name, last)
   local tokens = cell[3] * cell[4]
   return { bench = 'step', who = w.name, model = cell[1] .. '-' .. MODELS[cell[1]].preset, cell = name,
@@ -123,10 +137,10 @@ local function compare_losses(ours, w, dtype)
 end
 
 local function step_cell(cell, name)
-  local rounds = args.rounds > 0 and args.rounds or args.quick and 2 or cell[2] == 'bf16' and 5 or 3
+  local rounds = args.rounds > 0 and args.rounds or args.quick and 2 or cell.rounds or 3
   say('%s: starting', name)
   local list = start_all(cell, cell[3], cell[4])
-  for _, w in ipairs(list) do w.seconds, w.losses, w.faults = {}, {}, {} end
+  for _, w in ipairs(list) do w:ready().seconds, w.losses, w.faults = {}, {}, {} end
   for round = 1, WARMUP + rounds do
     for _, w in ipairs(list) do
       local a = w:ask 'step'
@@ -180,6 +194,8 @@ local function attention()
   say 'attention'
   local ours = workers.start('ours', ours_command 'attention')
   local peer = args.peer ~= '' and workers.start('torch', peer_command 'attention') or nil
+  ours:ready()
+  if peer then peer:ready() end
   for _, a in ipairs(ATTENTION) do
     for _, dtype in ipairs { 'bf16', 'f32' } do
       local name = ('attention %s (%d,%d%s,%d,%d)'):format(dtype, a[1], a[2], a[2] ~= a[3] and '/' .. a[3] or '', a[4],
@@ -193,6 +209,41 @@ local function attention()
   if peer then peer:stop() end
 end
 
+-- ---- scaling ---------------------------------------------------------------------------------------
+-- What changes along each row: threads; sequence; batch; model. Only when asked for by name.
+local SCALING = {
+  { 'threads', { '124M', 4, 256, 1 }, { '124M', 4, 256, 2 }, { '124M', 4, 256, 4 }, { '124M', 4, 256, 8 } },
+  { 'sequence', { '124M', 1, 128 }, { '124M', 1, 256 }, { '124M', 1, 512 }, { '124M', 1, 1024 }, { '124M', 1, 2048 },
+    { '124M', 1, 4096 } },
+  { 'batch', { '124M', 1, 256 }, { '124M', 2, 256 }, { '124M', 4, 256 }, { '124M', 8, 256 }, { '124M', 16, 256 } },
+  { 'model', { 'nano', 4, 256 }, { '124M', 4, 256 }, { '355M', 4, 256 }, { '774M', 4, 256 } },
+}
+
+local function scaling_case(along, preset, B, n_time, n_threads)
+  if n_threads and n_threads > threads then return end
+  local options = n_threads and ('--threads %d '):format(n_threads) or ''
+  local w = workers.start('ours', ('%s/bin/z3lua %stests/bench/ours.lua step gpt2 %s bf16 %d %d'):format(args.build,
+    options, preset, B, n_time)):ready()
+  local seconds, a = {}, nil
+  for round = 1, WARMUP + (args.rounds > 0 and args.rounds or 3) do
+    a = w:ask 'step'
+    if round > WARMUP then seconds[#seconds + 1] = a.s end
+  end
+  w:stop()
+  emit { bench = 'scaling', along = along, model = 'gpt2-' .. preset, batch = B, seq = n_time,
+         threads = n_threads or threads, step_ms = median(seconds) * 1e3, step_ms_best = least(seconds) * 1e3,
+         tokens_per_s = B * n_time / median(seconds), memory_peak = a.memory_peak }
+end
+
+local function scaling()
+  for _, row in ipairs(SCALING) do
+    for i = 2, #row do
+      say('scaling: %s %d/%d', row[1], i - 1, #row - 1)
+      scaling_case(row[1], unpack(row[i]))
+    end
+  end
+end
+
 -- ---- all -------------------------------------------------------------------------------------------
 
 local function pass_on(name, command)
@@ -203,6 +254,12 @@ end
 local function wanted(word) return word:find(args.only, 1, true) ~= nil end
 
 local function everything()
+  local load = io.open '/proc/loadavg'
+  if load then
+    emit { bench = 'machine', load_before = load:read '*n', cores = threads }
+    load:close()
+  end
+  start_up()
   for _, cell in ipairs(STEPS) do
     local name = ('%s %s %s %dx%d'):format(cell[1], MODELS[cell[1]].preset, cell[2], cell[3], cell[4])
     if wanted(name) and (not args.quick or cell.quick) then
@@ -218,8 +275,9 @@ local function everything()
   end
   -- bf16 products on AMX; on other machines there is nothing to compare (the library's are used).
   if wanted 'products' and not args.quick and z3.features().amx and io.open(args.build .. '/bench/gemm') then
-    pass_on('products', ('%s/bench/gemm 1024 7 %d'):format(args.build, threads))
+    pass_on('products', ('%s/bench/gemm 1024 7 %d'):format(args.build, args.only ~= '' and 0 or threads))
   end
+  if args.only == 'scaling' then scaling() end
 end
 
 local ok, problem = pcall(everything)

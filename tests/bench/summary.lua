@@ -122,9 +122,26 @@ local function products(rows)
   if not first then print '' end
 end
 
+local function scaling(rows)
+  local order, by = group(rows, 'scaling', 'along')
+  for _, along in ipairs(order) do
+    line('%-10s %-12s %7s %6s %6s %10s %10s %12s', along, 'model', 'threads', 'batch', 'seq', 'ms', 'tokens/s',
+      'memory')
+    for _, r in ipairs(by[along]) do
+      line('%-10s %-12s %7d %6d %6d %10.1f %10.0f %12s', '', r.model, r.threads, r.batch, r.seq, r.step_ms,
+        r.tokens_per_s, z3.bytes(r.memory_peak))
+    end
+    print ''
+  end
+end
+
 local function noise(rows)
   local low, high
   for _, r in ipairs(rows) do
+    if r.bench == 'start' then line('start of %s: %.1f ms (best %.1f)', r.what, r.ms, r.ms_best) end
+    if r.bench == 'machine' and r.load_before > 0.3 * r.cores then
+      line('machine: load average %.1f before the run: it was not quiet, run it again', r.load_before)
+    end
     if r.bench == 'probe' then low, high = math.min(low or r.gflop_s, r.gflop_s), math.max(high or 0, r.gflop_s) end
   end
   if low then
@@ -141,6 +158,7 @@ function M.print(rows)
   attention(rows)
   memory(rows)
   products(rows)
+  scaling(rows)
   noise(rows)
   local right = true
   for _, r in ipairs(rows) do

@@ -43,7 +43,7 @@ local function answer(self)
   error(('%s ended without an answer:\n%s'):format(self.name, tail(self.log)), 0)
 end
 
---- Starts a program. It answers once when it is ready.
+--- Starts a program and goes on; several may start beside each other.
 -- @string name     for messages
 -- @string command  for the shell
 function M.start(name, command)
@@ -53,6 +53,11 @@ function M.start(name, command)
   local self = setmetatable({ name = name, log = log }, Worker)
   self.out = assert(io.popen(('%s <%s 2>%s'):format(command, M.quote(fifo), M.quote(log))))
   self.input = assert(io.open(fifo, 'w'))
+  return self
+end
+
+--- Waits until it is ready; returns itself. What it says of itself is in `about`.
+function Worker:ready()
   self.about = answer(self)
   return self
 end
