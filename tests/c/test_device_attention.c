@@ -50,8 +50,9 @@ static const int types[3] = { Z3T_F32, Z3T_BF16, Z3T_F16 };
 static void test_attention_sizes(void **state)
 {
   (void)state;
-  static const int64_t sizes[][3] = { { 1, 1, 1 },     { 3, 3, 17 },    { 17, 17, 3 },   { 65, 65, 65 }, { 64, 128, 16 },
-                                      { 66, 200, 80 }, { 130, 70, 32 }, { 5, 130, 256 }, { 130, 130, 64 } };
+  static const int64_t sizes[][3] = { { 1, 1, 1 },     { 3, 3, 17 },    { 17, 17, 3 },
+                                      { 65, 65, 65 },  { 64, 128, 16 }, { 66, 200, 80 },
+                                      { 130, 70, 32 }, { 5, 130, 256 }, { 130, 130, 64 } };
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
     for (int t = 0; t < 3; t++)
       for (int causal = 0; causal < 2; causal++)
