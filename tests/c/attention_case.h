@@ -100,7 +100,7 @@ typedef struct expected {
 
 static bool sees(const problem *p, const data *d, int64_t b, int64_t h, int64_t t, int64_t s)
 {
-  if (p->causal && s > t + p->S - p->T) return false;
+  if (p->causal && s > t) return false;
   if (p->mask == NULL) return true;
   const z3i_view *m = &d->mask.v;
   return at4(m, m->shape[0] > 1 ? b : 0, m->shape[1] > 1 ? h : 0, m->shape[2] > 1 ? t : 0, s) != 0;

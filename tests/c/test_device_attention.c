@@ -90,8 +90,8 @@ static void test_attention_strides_and_adding(void **state)
                      .dtype = types[t], .grad_dtype = t ? Z3T_F32 : types[t], .add = 7 });
 }
 
-/* More queries than keys and causal: the first queries see nothing. */
-static void test_attention_queries_that_see_nothing(void **state)
+/* More queries than keys and causal: query t sees keys 0 to t, as far as there are any. */
+static void test_attention_more_queries_than_keys(void **state)
 {
   (void)state;
   for (int t = 0; t < 3; t++) {
@@ -255,7 +255,7 @@ int main(void)
     cmocka_unit_test_setup_teardown(test_attention_few_queries, setup, teardown),
     cmocka_unit_test_setup_teardown(test_attention_masks, setup, teardown),
     cmocka_unit_test_setup_teardown(test_attention_strides_and_adding, setup, teardown),
-    cmocka_unit_test_setup_teardown(test_attention_queries_that_see_nothing, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_attention_more_queries_than_keys, setup, teardown),
     cmocka_unit_test_setup_teardown(test_attention_large_scores, setup, teardown),
     cmocka_unit_test_setup_teardown(test_attention_zero_sizes, setup, teardown),
     cmocka_unit_test_setup_teardown(test_attention_shows_nan, setup, teardown),

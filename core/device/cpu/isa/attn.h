@@ -258,14 +258,14 @@ enum { STRIP = 16 };                            /* of a tile on the diagonal, st
 
 static inline int64_t attn_keys_end(const z3i_attn *f, int64_t q0, int64_t nq)
 {
-  return f->causal ? Z3I_MAX(Z3I_MIN(f->S, q0 + nq + f->S - f->T), 0) : f->S;
+  return f->causal ? Z3I_MIN(f->S, q0 + nq) : f->S;
 }
 static inline attn_tile attn_tile_at(const z3i_attn *f, int64_t b, int64_t h, int64_t q0, int64_t k0)
 {
   attn_tile t = { .b = b, .h = h, .q0 = q0, .k0 = k0, .nq = Z3I_MIN(f->T - q0, (int64_t)Z3I_TQ) };
   t.nqw = (t.nq + W - 1) / W * W;
   t.nk = Z3I_MIN(attn_keys_end(f, q0, t.nq) - k0, (int64_t)Z3I_TK);
-  t.lead = f->causal ? q0 + f->S - f->T - k0 : t.nk - 1;
+  t.lead = f->causal ? q0 - k0 : t.nk - 1;
   return t;
 }
 

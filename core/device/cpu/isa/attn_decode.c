@@ -54,7 +54,7 @@ static void dots(const z3i_attn *f, const float *q, const float *k, int64_t nk, 
 static void hide(const z3i_attn *f, int64_t b, int64_t h, int64_t t, int64_t k0, int64_t nk, float *s)
 {
   if (f->causal)
-    for (int64_t j = Z3I_MAX(t + f->S - f->T + 1 - k0, 0); j < nk; j++) s[j] = -INFINITY;
+    for (int64_t j = Z3I_MAX(t + 1 - k0, 0); j < nk; j++) s[j] = -INFINITY;
   const uint8_t *mask = f->call->in[3].data;
   if (mask == NULL) return;
   mask += b * f->mask_stride[0] + h * f->mask_stride[1] + t * f->mask_stride[2] + k0 * f->mask_stride[3];
