@@ -29,9 +29,9 @@ int z3_memory_limit_set(int device, int64_t bytes)
   pthread_mutex_lock(&pool->lock);
   int rc = Z3E_OK;
   if (bytes > 0) z3i_pool_trim(pool);
-  if (bytes > 0 && pool->stats.reserved > bytes)
+  if (bytes > 0 && pool->stats.current > bytes)
     rc = Z3I_FAIL(Z3E_OOM, "memory limit of %" PRId64 " bytes on %s: %" PRId64 " bytes are in use already", bytes,
-                  pool->dev->name, pool->stats.reserved);
+                  pool->dev->name, pool->stats.current);
   else pool->stats.limit = bytes;
   pthread_mutex_unlock(&pool->lock);
   return rc;

@@ -1,6 +1,7 @@
 /* pool.c -- caching allocator: best fit with splitting and joining inside large segments.
  * A steady training step asks for the same sizes again and again; once its segments exist it never goes to the system,
- * so it takes no page faults. Every block has a category and an owner; a budget bounds what is taken from the system.
+ * so it takes no page faults. Every block has a category and an owner; a budget bounds what is in use and what is taken
+ * from the system (what was taken before the budget was set may be more).
  * Sizes in bytes; blocks are multiples of ALIGN. One lock: calls are per tensor, not per element. */
 #include "device/pool.h"
 
@@ -221,8 +222,10 @@ static void account(z3_memory_stats *s, int category, int64_t bytes)
 static int pool_alloc_locked(z3i_pool *pool, size_t bytes, int category, void **out)
 {
   bool small = bytes < SMALL_BYTES;
+  const z3_memory_stats *s = &pool->stats;
+  if (s->limit > 0 && s->current + (int64_t)bytes > s->limit) return refuse(pool, bytes, category, true);
   block *b = bin_best(pool, bytes, small);
-  if (b == NULL && pool->stats.limit > 0) b = bin_best(pool, bytes, !small);   /* near the limit any hole will do */
+  if (b == NULL && s->limit > 0) b = bin_best(pool, bytes, !small);   /* near the limit any hole will do */
   if (b == NULL) Z3I_TRY(segment_new(pool, bytes, small, category, &b));
   bin_remove(pool, b);
   if (b->bytes - bytes >= ALIGN) {

@@ -135,6 +135,23 @@ static void test_device_pool_budget_is_hard(void **state)
   z3i_owner_set(before);
 }
 
+/* A budget below what segments hold already: what is in use counts, the rest of a segment may be used up to it. */
+static void test_device_pool_budget_set_later(void **state)
+{
+  (void)state;
+  void *p[3];
+  assert_int_equal(z3i_pool_alloc(&dev, 4 << 20, Z3M_OTHER, &p[0]), Z3E_OK);
+  assert_true(dev.pool->stats.reserved > 10 << 20);
+  int64_t reserved = dev.pool->stats.reserved;
+  dev.pool->stats.limit = 10 << 20;
+  assert_int_equal(z3i_pool_alloc(&dev, 4 << 20, Z3M_OTHER, &p[1]), Z3E_OK);
+  assert_int_equal(z3i_pool_alloc(&dev, 4 << 20, Z3M_OTHER, &p[2]), Z3E_OOM);
+  assert_int_equal(z3_last_oom()->current_bytes, 8 << 20);
+  assert_int_equal(dev.pool->stats.reserved, reserved);
+  z3i_pool_free(&dev, p[0]);
+  z3i_pool_free(&dev, p[1]);
+}
+
 static void test_device_pool_survives_every_failure(void **state)
 {
   (void)state;
@@ -161,6 +178,7 @@ int main(void)
     cmocka_unit_test_setup_teardown(test_device_pool_reuses_what_was_freed, setup, teardown),
     cmocka_unit_test_setup_teardown(test_device_pool_random_traffic, setup, teardown),
     cmocka_unit_test_setup_teardown(test_device_pool_budget_is_hard, setup, teardown),
+    cmocka_unit_test_setup_teardown(test_device_pool_budget_set_later, setup, teardown),
     cmocka_unit_test_setup_teardown(test_device_pool_survives_every_failure, setup, teardown),
   };
   return cmocka_run_group_tests_name("device_pool", tests, NULL, NULL);

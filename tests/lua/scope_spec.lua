@@ -201,8 +201,18 @@ describe('z3.memory', function()
     assert.equal(0, x:sum():item())
   end)
 
+  it('counts what is in use, not what is kept for reuse', function()
+    local x = z3.zeros { 2 * MIB }
+    z3.memory.set_limit(z3.memory.stats().current + 5 * MIB)     -- less than the segment that x lies in
+    local y = z3.zeros { MIB }
+    fails('OOM', 'in use', z3.zeros, { MIB })
+    z3.memory.set_limit(nil)
+    assert.equal(0, (x:sum() + y:sum()):item())
+  end)
+
   it('refuses a limit below what is in use', function()
     local x = z3.zeros { 4 * MIB }
+    fails('OOM', '16 MiB are in use', z3.memory.set_limit, 1000)
     fails('OOM', '', z3.memory.set_limit, 1000)
     assert.is_nil(z3.memory.stats().limit)
     x:free()
