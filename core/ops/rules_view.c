@@ -108,6 +108,7 @@ RULE(expand)
                       z3i_shape_text(x->ndim, x->shape, text), shape[i]);
     }
   }
+  Z3I_TRY(z3i_shape_check(x->dtype, ndim, shape));   /* a view may be far larger than memory, but must be countable */
   z3i_broadcast_strides(x, ndim, shape, stride);
   return make(r, ndim, shape, stride, x->offset);
 }

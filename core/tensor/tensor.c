@@ -26,7 +26,7 @@ static void shape_set(z3_tensor *t, int dtype, int ndim, const int64_t *shape, c
   }
 }
 
-static int shape_check(int dtype, int ndim, const int64_t *shape)
+int z3i_shape_check(int dtype, int ndim, const int64_t *shape)
 {
   Z3I_REQUIRE(z3i_dtype_ok(dtype), "tensor: dtype number is %d, wants 0 to %d", dtype, Z3T_COUNT - 1);
   Z3I_REQUIRE(ndim >= 0 && ndim <= Z3_MAX_DIMS, "tensor: %d dims, wants 0 to %d", ndim, Z3_MAX_DIMS);
@@ -48,7 +48,7 @@ static int shape_check(int dtype, int ndim, const int64_t *shape)
 int z3i_tensor_alloc(z3i_device *dev, int dtype, int ndim, const int64_t *shape, int category, z3_tensor **out)
 {
   *out = NULL;
-  Z3I_TRY(shape_check(dtype, ndim, shape));
+  Z3I_TRY(z3i_shape_check(dtype, ndim, shape));
   int64_t stride[Z3_MAX_DIMS];
   z3i_strides(ndim, shape, stride);
   z3_tensor *t = z3i_slab_take();
@@ -78,7 +78,7 @@ int z3_tensor_wrap(void *data, int dtype, int ndim, const int64_t *shape, z3_ten
   *out = NULL;
   z3i_device *dev;
   Z3I_TRY(z3i_device_find(Z3D_CPU, &dev));
-  Z3I_TRY(shape_check(dtype, ndim, shape));
+  Z3I_TRY(z3i_shape_check(dtype, ndim, shape));
   int64_t stride[Z3_MAX_DIMS];
   z3i_strides(ndim, shape, stride);
   Z3I_REQUIRE(data != NULL || z3i_numel(ndim, shape) == 0, "tensor: wrapped data is NULL");
@@ -151,6 +151,8 @@ void z3_tensor_touch(z3_tensor *t)
 {
   if (z3i_tensor_ok(t)) t->storage->version++;
 }
+
+uint32_t z3_tensor_version(const z3_tensor *t) { return z3i_tensor_ok(t) ? t->storage->version : 0; }
 
 void z3i_tensor_describe_meta(const z3_tensor *t, z3i_view *out)
 {

@@ -56,6 +56,8 @@ extern void (*z3i_tensor_drop_node)(struct z3i_node *node);
 
 /* ---- shape.c ---- */
 int64_t z3i_numel(int ndim, const int64_t *shape);
+/* Refuses a dtype, sizes or a number of bytes (above 2^62) that no tensor can have. */
+int z3i_shape_check(int dtype, int ndim, const int64_t *shape);
 void z3i_strides(int ndim, const int64_t *shape, int64_t *stride);
 /* Text "(2,3)" into buf; returns buf. */
 enum { Z3I_SHAPE_TEXT = 160 };

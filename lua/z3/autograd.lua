@@ -79,6 +79,12 @@ local nodes, last_tag = {}, 0                   -- tag -> ctx, until backward ha
 local Context = {}
 Context.__index = Context
 
+--- 'file:line' of a script's function, for messages.
+local function place(fn)
+  local info = debug.getinfo(fn, 'S')
+  return ('%s:%d'):format(info.short_src, info.linedefined)
+end
+
 --- Keeps values for backward: tensors (by reference to their values, without history) and anything else.
 function Context:save(...)
   local list = { n = select('#', ...), ... }
@@ -92,11 +98,27 @@ function Context:save(...)
   self._saved = list
 end
 
+--- Notes how often each saved tensor was changed so far: a later change would make backward's values wrong.
+local function note_versions(ctx)
+  ctx._versions = {}
+  for i = 1, ctx._saved and ctx._saved.n or 0 do
+    local v = ctx._saved[i]
+    if T.is_tensor(v) then ctx._versions[i] = C.z3_tensor_version(v.h) end
+  end
+end
+
 --- What save kept, in the same order.
+-- @raise STALE when a saved tensor was changed in place since
 function Context:saved()
   local list = self._saved
   if not list then
     err.throw('SCRIPT', ('%s: nothing was saved for backward, or it was used already'):format(self.name))
+  end
+  for i, version in pairs(self._versions or {}) do
+    if C.z3_tensor_version(list[i].h) ~= version then
+      err.throw('STALE', ('%s: saved tensor %d was changed in place after forward: clone it before changing it'):format(
+        self.name, i))
+    end
   end
   return unpack(list, 1, list.n)
 end
@@ -131,10 +153,12 @@ function M.pending()
 end
 
 --- Results without history: one that forward merely passed on would bring its own.
-local function plain_outputs(name, outs, n)
+local function plain_outputs(spec, outs, n)
+  if n == 0 then err.throw('SCRIPT', ('%s: forward (%s) returned nothing'):format(spec.name, place(spec.forward))) end
   for i = 1, n do
     if not T.is_like(outs[i]) then
-      err.throw('SCRIPT', ('%s: forward returned %s as result %d, wants tensors'):format(name, type(outs[i]), i))
+      err.throw('SCRIPT', ('%s: forward (%s) returned %s as result %d, wants tensors'):format(spec.name,
+        place(spec.forward), type(outs[i]), i))
     end
     outs[i] = methods.detach(outs[i])
   end
@@ -142,6 +166,7 @@ end
 
 local function record(ctx, inputs, outs, n_out)
   sweep()
+  note_versions(ctx)
   last_tag = last_tag + 1
   local n_in = #inputs
   local h_in, h_out = ffi.new('z3_tensor *[?]', n_in), ffi.new('z3_tensor *[?]', n_out)
@@ -176,8 +201,7 @@ local function run_forward(spec, ...)
   end
   local outs = { M.no_grad(spec.forward, ctx, ...) }
   local n = #outs
-  if n == 0 then err.throw('SCRIPT', spec.name .. ': forward returned nothing') end
-  plain_outputs(spec.name, outs, n)
+  plain_outputs(spec, outs, n)
   if wanted and C.z3_grad_enabled() then record(ctx, inputs, outs, n) else drop(ctx) end
   return unpack(outs, 1, n)
 end
@@ -212,12 +236,12 @@ end
 local function check_gradient(ctx, i, g)
   if g == nil then return end
   if not T.is_like(g) then
-    err.throw('SCRIPT', ('%s: backward returned %s for argument %d, wants a tensor or nil'):format(ctx.name, type(g),
-      ctx.where[i]))
+    err.throw('SCRIPT', ('%s: backward (%s) returned %s for argument %d, wants a tensor or nil'):format(ctx.name,
+      place(ctx.backward), type(g), ctx.where[i]))
   end
   if not T.same_shape(g.shape, ctx.shapes[i]) then
-    err.throw('SHAPE', ('%s: backward returned a gradient of shape %s for argument %d of shape %s'):format(ctx.name,
-      T.shape_text(g.shape), ctx.where[i], T.shape_text(ctx.shapes[i])))
+    err.throw('SHAPE', ('%s: backward (%s) returned a gradient of shape %s for argument %d of shape %s'):format(
+      ctx.name, place(ctx.backward), T.shape_text(g.shape), ctx.where[i], T.shape_text(ctx.shapes[i])))
   end
 end
 

@@ -39,6 +39,8 @@ int64_t z3_tensor_bytes(const z3_tensor *t);    /* of its storage: shared by vie
 int z3_tensor_data(const z3_tensor *t, void **out);
 /* Tells the tape that the values were changed from outside (through z3_tensor_data). */
 void z3_tensor_touch(z3_tensor *t);
+/* Counts the changes of the values that t shows, by whatever tensor shares them. */
+uint32_t z3_tensor_version(const z3_tensor *t);
 
 /* dst[...] = src, broadcasting and converting; not recorded. Errors: Z3E_SHAPE, Z3E_STALE. */
 int z3_tensor_copy(z3_tensor *dst, z3_tensor *src);
