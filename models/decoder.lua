@@ -5,8 +5,17 @@ local err = require 'z3.error'
 
 local F = z3.nn.functional
 local grad_enabled = require('z3.autograd').is_grad_enabled
+local is_like = require('z3.tensor').is_like
 
 local M = {}
+
+-- A field of a batch as a tensor; a plain table (of ids, say) isn't one.
+local function want_tensor(t, name)
+  if not is_like(t) then
+    err.throw('ARG', ('%s are a %s, wants a tensor (B,T) of integers: z3.tensor(ids, { dtype = \'i32\' })'):format(name,
+      type(t)))
+  end
+end
 
 --- Tokens of a batch, checked against the model.
 -- @tparam Module model  with options.n_ctx
@@ -20,6 +29,7 @@ function M.tokens(model, batch, cache)
       type(batch) == 'table' and 'a table without tokens' or type(batch)))
   end
   local tokens = batch.tokens
+  want_tensor(tokens, 'tokens')
   local shape = tokens.shape
   if #shape ~= 2 then
     err.throw('SHAPE', ('tokens are (%s), wants (B,T)'):format(table.concat(shape, ',')))
@@ -41,6 +51,7 @@ function M.tokens(model, batch, cache)
 end
 
 local function check_targets(targets, B, n_time)
+  want_tensor(targets, 'targets')
   local shape = targets.shape
   if #shape ~= 2 or shape[1] ~= B or shape[2] ~= n_time then
     err.throw('SHAPE', ('targets are (%s), tokens are (%d,%d)'):format(table.concat(shape, ','), B, n_time))
