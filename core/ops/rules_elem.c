@@ -1,15 +1,22 @@
 /* rules_elem.c -- shape and dtype rules of elementwise operations.
  * Promotion as PyTorch's: 16-bit with f32 gives f32, bf16 with f16 gives f32, an integer takes the float's type,
- * the wider of two integers wins. */
+ * the wider of two integers wins. A tensor without dims changes the type of one with dims only from integer to float
+ * (and bytes widen, since they stand for truth values too). */
 #include <math.h>
 
 #include "ops/op.h"
 
 #define RULE(name) int z3i_rule_##name(z3i_run *r); int z3i_rule_##name(z3i_run *r)
 
-static int promote(int a, int b)
+static int promote(const z3_tensor *x, const z3_tensor *y)
 {
+  int a = x->dtype, b = y->dtype;
   if (a == b) return a;
+  if ((x->ndim == 0) != (y->ndim == 0)) {
+    int with_dims = x->ndim > 0 ? a : b, without = x->ndim > 0 ? b : a;
+    if (z3i_dtype_float(with_dims)) return with_dims;
+    if (!z3i_dtype_float(without) && with_dims != Z3T_U8) return with_dims;
+  }
   if (z3i_dtype_float(a) && z3i_dtype_float(b)) return Z3T_F32;
   if (z3i_dtype_float(a)) return a;
   if (z3i_dtype_float(b)) return b;
@@ -46,17 +53,25 @@ RULE(same) { return elementwise(r, r->in[0]->dtype); }
 RULE(unary) { return elementwise(r, r->in[0]->dtype); }
 RULE(unary_float) { return elementwise(r, as_float(r->in[0]->dtype)); }
 RULE(unary_u8) { return elementwise(r, Z3T_U8); }
-RULE(binary) { return elementwise(r, promote(r->in[0]->dtype, r->in[1]->dtype)); }
-RULE(binary_float) { return elementwise(r, as_float(promote(r->in[0]->dtype, r->in[1]->dtype))); }
+RULE(binary) { return elementwise(r, promote(r->in[0], r->in[1])); }
+RULE(binary_float) { return elementwise(r, as_float(promote(r->in[0], r->in[1]))); }
 RULE(compare) { return elementwise(r, Z3T_U8); }
+
+static bool is_whole(double v) { return fabs(v) < 0x1p63 && v == trunc(v); }
 
 /* A whole number leaves an integer tensor's type alone; any other number makes it f32. */
 RULE(scalar)
 {
   int dtype = r->in[0]->dtype;
-  double f = r->attr.f[0];
-  bool whole = fabs(f) < 0x1p63 && f == trunc(f);
-  return elementwise(r, z3i_dtype_float(dtype) || whole ? dtype : Z3T_F32);
+  return elementwise(r, is_whole(r->attr.f[0]) ? dtype : as_float(dtype));
+}
+
+/* An integer to a whole power >= 0 stays one; any other power makes it f32. */
+RULE(pow_scalar)
+{
+  double power = r->attr.f[0];
+  int dtype = r->in[0]->dtype;
+  return elementwise(r, power >= 0 && is_whole(power) ? dtype : as_float(dtype));
 }
 
 RULE(cast)
@@ -76,7 +91,7 @@ static int want_mask(z3i_run *r, int i)
 RULE(where)
 {
   Z3I_TRY(want_mask(r, 0));
-  return elementwise(r, promote(r->in[1]->dtype, r->in[2]->dtype));
+  return elementwise(r, promote(r->in[1], r->in[2]));
 }
 
 RULE(masked_fill)

@@ -58,6 +58,14 @@ RULE(extreme)
   return z3i_run_aux(r, 0, Z3T_I64, ndim, shape);
 }
 
+RULE(shared_extreme)
+{
+  int ndim;
+  int64_t shape[Z3_MAX_DIMS];
+  Z3I_TRY(nonempty(r, &ndim, shape));
+  return z3i_run_out(r, 0, r->in[0]->dtype, ndim, shape);
+}
+
 RULE(argmax)
 {
   int ndim;

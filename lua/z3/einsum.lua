@@ -24,11 +24,6 @@ local function labels_of(text, t, k)
     for i = extra, 1, -1 do out[#out + 1] = DOTS:sub(i, i) end
     for c in after:gmatch '.' do out[#out + 1] = c end
   end
-  local seen = {}
-  for _, c in ipairs(out) do
-    if seen[c] then fail('UNSUPPORTED', 'index "%s" twice in one operand is not supported yet', c) end
-    seen[c] = true
-  end
   return out
 end
 
@@ -70,6 +65,37 @@ end
 local function replaced(x, t, labels)
   if x.own and t ~= x.t then x.t:free() end
   return { t = t, labels = labels, own = t ~= x.t or x.own }
+end
+
+--- The diagonal of dims i and j (equal sizes, 1-based positions) as one last dim.
+local function diagonal(x, i, j, k)
+  local shape, order, n = x.t.shape, {}, x.t.shape[i]
+  if shape[j] ~= n then fail('SHAPE', 'index "%s" has sizes %d and %d in operand %d', x.labels[i], n, shape[j], k) end
+  local rest, labels = {}, {}
+  for d, c in ipairs(x.labels) do
+    if d ~= i and d ~= j then
+      order[#order + 1], rest[#rest + 1], labels[#labels + 1] = d - 1, shape[d], c
+    end
+  end
+  order[#order + 1], order[#order + 2] = i - 1, j - 1
+  rest[#rest + 1], labels[#labels + 1] = n * n, x.labels[i]
+  local turned = methods.permute(x.t, order)
+  local flat = methods.reshape(turned, rest)
+  local at = T.functions.arange(n, { dtype = 'i64', device = x.t.device })
+  local positions = at * (n + 1)
+  local out = methods.index_select(flat, -1, positions)
+  for _, t in ipairs { turned, flat, at, positions } do t:free() end
+  return replaced(x, out, labels)
+end
+
+--- An operand whose labels are all different.
+local function without_repeats(x, k)
+  local seen = {}
+  for j, c in ipairs(x.labels) do
+    if seen[c] then return without_repeats(diagonal(x, seen[c], j, k), k) end
+    seen[c] = j
+  end
+  return x
 end
 
 --- Sums away the labels that `keep` says no to.
@@ -147,11 +173,15 @@ local function parse(equation, operands)
   for part in (inputs .. ','):gmatch '([^,]*),' do
     local k = #xs + 1
     if not operands[k] then fail('ARG', '"%s" names more operands than the %d given', equation, #operands) end
-    local x = { t = operands[k], labels = labels_of(part, operands[k], k), own = false }
-    for i, c in ipairs(x.labels) do
-      local n = operands[k].shape[i]
+    local labels = labels_of(part, operands[k], k)
+    for _, c in ipairs(labels) do
       if not count[c] then all[#all + 1] = c end
       count[c] = (count[c] or 0) + 1
+    end
+    local x = without_repeats({ t = operands[k], labels = labels, own = false }, k)
+    local shape = x.t.shape
+    for i, c in ipairs(x.labels) do
+      local n = shape[i]
       if sizes[c] and sizes[c] ~= n and sizes[c] ~= 1 and n ~= 1 then
         fail('SHAPE', 'index "%s" has size %d in operand %d and %d before', c, n, k, sizes[c])
       end
@@ -164,9 +194,10 @@ local function parse(equation, operands)
   return xs, result_labels(result, all, count), sizes
 end
 
---- einsum(equation, a, b, ...).
+--- einsum(equation, a, b, ...); a:einsum(equation, b, ...) is the same.
 function methods.einsum(equation, ...)
   local operands = { ... }
+  if T.is_like(equation) then equation, operands[1] = operands[1], equation end
   if type(equation) ~= 'string' then fail('ARG', 'the first argument is %s, wants a text', type(equation)) end
   for k, t in ipairs(operands) do T.ready(t, 'einsum: operand ' .. k) end
   local xs, result, sizes = parse(equation, operands)

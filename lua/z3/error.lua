@@ -32,7 +32,7 @@ end
 
 --- First line on the stack that isn't the library's own: 'file:line', or nil (C, or only library code).
 local function script_line(level)
-  for l = level, level + 200 do
+  for l = level, math.huge do
     local info = debug.getinfo(l, 'Sl')
     if not info then return nil end
     if info.currentline > 0 and not is_own(info.source) then

@@ -9,6 +9,7 @@ local M = {}
 ffi.cdef [[
 int open(const char *path, int flags, ...);
 int close(int fd);
+long read(int fd, void *buffer, size_t bytes);
 long lseek(int fd, long offset, int whence);
 void *mmap(void *address, size_t bytes, int protection, int flags, int fd, long offset);
 char *strerror(int number);
@@ -22,6 +23,12 @@ function M.open(path)
   local function fail() err.throw('IO', ('cannot map %s: %s'):format(path, ffi.string(ffi.C.strerror(ffi.errno())))) end
   local fd = ffi.C.open(path, O_RDONLY + O_CLOEXEC)
   if fd < 0 then fail() end
+  if ffi.C.read(fd, ffi.new 'char[1]', 1) < 0 then     -- a folder opens, but can't be read
+    local number = ffi.errno()
+    ffi.C.close(fd)
+    ffi.errno(number)
+    fail()
+  end
   local bytes = tonumber(ffi.C.lseek(fd, 0, SEEK_END))
   if bytes == 0 then
     ffi.C.close(fd)

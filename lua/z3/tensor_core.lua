@@ -55,6 +55,9 @@ function M.dtype_number(name, what)
   return n
 end
 
+--- The name of a dtype's number.
+function M.dtype_name(n) return DTYPE_NAME[n] end
+
 --- The number of a device's name. Throws ARG.
 function M.device_number(name, what)
   for n = 0, C.Z3D_COUNT - 1 do if DEVICE_NAME[n] == name then return n end end
@@ -215,7 +218,19 @@ end
 
 --- '(2,3)'.
 function M.shape_text(shape)
-  return '(' .. table.concat(shape, ',') .. (#shape == 1 and ',)' or ')')
+  local sizes = {}
+  for i, n in ipairs(shape) do sizes[i] = ('%.0f'):format(n) end
+  return '(' .. table.concat(sizes, ',') .. (#shape == 1 and ',)' or ')')
+end
+
+--- The dtype (a number) of what two dtypes are put together in: as operators promote.
+function M.promoted(a, b)
+  if a == b then return a end
+  local float_a, float_b = a < C.Z3T_I32, b < C.Z3T_I32
+  if float_a and float_b then return C.Z3T_F32 end
+  if float_a ~= float_b then return float_a and a or b end
+  if a == C.Z3T_U8 or b == C.Z3T_U8 then return a == C.Z3T_U8 and b or a end
+  return C.Z3T_I64
 end
 
 --- A dim as 0-based number from one that may count from the end. Throws ARG.

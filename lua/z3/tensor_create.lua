@@ -36,8 +36,9 @@ local function read_shape(what, first, ...)
     end
   end
   for i, n in ipairs(shape) do
-    if type(n) ~= 'number' or n < 0 or n % 1 ~= 0 then
-      err.throw('ARG', ('%s: size of dim %d is %s, wants a whole number >= 0'):format(what, i - 1, tostring(n)))
+    if type(n) ~= 'number' or not (n >= 0 and n < 2 ^ 63) or n % 1 ~= 0 then
+      err.throw('ARG', ('%s: size of dim %d is %s, wants a whole number from 0 to below 2^63'):format(what, i - 1,
+        tostring(n)))
     end
   end
   return shape, o
@@ -93,8 +94,9 @@ function functions.arange(...)
     if type(v) == 'table' then user = v else n[#n + 1] = v end
   end
   local start, stop, step = n[2] and n[1] or 0, n[2] or n[1], n[3] or 1
-  for _, v in ipairs { start, stop or false, step } do
-    err.require_arg(type(v) == 'number', 'arange: %s is no number', tostring(v))
+  for name, v in pairs { start = start, stop = stop or 'nil', step = step } do
+    err.require_arg(type(v) == 'number' and math.abs(v) < math.huge, 'arange: %s is %s, wants a number', name,
+      tostring(v))
   end
   err.require_arg(step ~= 0, 'arange: step is 0')
   local o, dtype, device = read_options(user, 'arange')
@@ -129,6 +131,13 @@ local function bad_entry(v, path, dtype)
     dtype == 'f32' and '' or ' that ' .. dtype .. ' can hold'))
 end
 
+--- Are the keys of v exactly 1 to #v?
+local function is_list(v)
+  local n = 0
+  for _ in next, v do n = n + 1 end
+  return n == #v
+end
+
 --- Writes the leaves of v in row-major order; path (positions from 1, as in Lua) is for messages.
 local function write(v, depth, shape, out, at, dtype, path)
   if depth > #shape then
@@ -138,6 +147,10 @@ local function write(v, depth, shape, out, at, dtype, path)
     if type(v) ~= 'number' or range and (v % 1 ~= 0 or v < range[1] or v > range[2]) then bad_entry(v, path, dtype) end
     out[at] = v
     return at + 1
+  end
+  if type(v) == 'table' and not is_list(v) then
+    err.throw('ARG', ('tensor: the table%s has holes or keys that are no positions; it wants 1 to n'):format(
+      #path == 0 and '' or ' at [' .. table.concat(path, '][', 1, depth - 1) .. ']'))
   end
   if type(v) ~= 'table' or #v ~= shape[depth] then
     err.throw('SHAPE', ('tensor: the table is not rectangular: [%s] has %s, the first there has %d entries'):format(
@@ -194,7 +207,7 @@ function functions.from_file(path, shape, dtype)
   local bytes = numel * C.z3_dtype_bytes(number)
   local map = require('z3.mmap').open(path)
   if bytes > map.bytes then
-    err.throw('IO', ('from_file: %s has %d bytes, %s %s needs %d'):format(path, map.bytes, dtype, T.shape_text(shape),
+    err.throw('IO', ('from_file: %s has %d bytes, %s %s needs %.0f'):format(path, map.bytes, dtype, T.shape_text(shape),
       bytes))
   end
   local dims, out = ffi.new('int64_t[8]'), ffi.new('z3_tensor *[1]')

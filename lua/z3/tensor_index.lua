@@ -31,17 +31,62 @@ function methods.index_select(t, dim, ids)
   return out
 end
 
---- Tensors one after another along dim (0 unless given).
--- @tab list  sequence of tensors with equal dtypes and equal sizes elsewhere
-function methods.cat(list, dim)
-  if type(list) ~= 'table' or #list == 0 then err.throw('ARG', 'cat: wants a table of at least one tensor') end
-  dim = dim_of(dim or 0, C.z3_tensor_ndim(handle(list[1], 'cat')), 'cat')
-  return T.apply(C.Z3OP_cat, list, function(a) a.i[0] = dim end)
+--- A list of tensors and a dim from the forms f({a, b}, dim), a:f({b, ...}, dim) and a:f(b, dim).
+local function read_list(what, list, more, dim)
+  if T.is_like(list) then
+    local all = { list }
+    if T.is_like(more) then more = { more } end
+    for i, t in ipairs(type(more) == 'table' and more or {}) do all[i + 1] = t end
+    list = all
+  else dim = more end
+  if type(list) ~= 'table' or #list == 0 then err.throw('ARG', what .. ': wants a table of at least one tensor') end
+  return list, dim
 end
 
---- Tensors of one shape side by side along a new dim (0 unless given).
-function methods.stack(list, dim)
-  if type(list) ~= 'table' or #list == 0 then err.throw('ARG', 'stack: wants a table of at least one tensor') end
+--- The list in one dtype and without tensors of shape (0,), which fit anywhere (a table that grows starts with one),
+-- and the tensors that were made for it.
+local function made_equal(list)
+  local dtype, mixed, void, vectors = nil, false, 0, 0
+  for _, t in ipairs(list) do
+    local h = handle(t, 'cat')
+    local own = C.z3_tensor_dtype(h)
+    mixed = mixed or dtype ~= nil and own ~= dtype
+    dtype = dtype and T.promoted(dtype, own) or own
+    local vector = C.z3_tensor_ndim(h) == 1
+    if vector then vectors = vectors + 1 end
+    if vector and C.z3_tensor_dim(h, 0) == 0 then void = void + 1 end
+  end
+  local drop = void > 0 and vectors < #list
+  if not mixed and not drop then return list, nil end
+  local out, made = {}, {}
+  for _, t in ipairs(list) do
+    local h = handle(t)
+    if not (drop and C.z3_tensor_ndim(h) == 1 and C.z3_tensor_dim(h, 0) == 0) then
+      if C.z3_tensor_dtype(h) ~= dtype then
+        t = methods.cast(t, T.dtype_name(dtype))
+        made[#made + 1] = t
+      end
+      out[#out + 1] = t
+    end
+  end
+  return out, made
+end
+
+--- Tensors one after another along dim (0 unless given). Dtypes are promoted as by operators.
+-- @tab list  sequence of tensors with equal sizes elsewhere; a:cat({b, ...}, dim) and a:cat(b, dim) are the same
+function methods.cat(list, dim, last)
+  list, dim = read_list('cat', list, dim, last)
+  local parts, made = made_equal(list)
+  dim = dim_of(dim or 0, C.z3_tensor_ndim(handle(parts[1])), 'cat')
+  local out = T.apply(C.Z3OP_cat, parts, function(a) a.i[0] = dim end)
+  for _, t in ipairs(made or {}) do t:free() end
+  return out
+end
+
+--- Tensors of one shape side by side along a new dim (0 unless given); the forms are those of cat.
+function methods.stack(list, dim, last)
+  list, dim = read_list('stack', list, dim, last)
+  T.ready(list[1], 'stack')
   local parts, shape = {}, list[1].shape
   for i, t in ipairs(list) do
     if not T.same_shape(t.shape, shape) then

@@ -42,7 +42,7 @@ end
 local function like(t, v)
   local h = handle(t)
   local dtype = C.z3_tensor_dtype(h)
-  if dtype >= I32 and v % 1 ~= 0 then dtype = F32 end
+  if dtype >= I32 and v % 1 ~= 0 then dtype = F32 elseif dtype == U8 and (v < 0 or v > 255) then dtype = I32 end
   local s = T.new(dtype, C.z3_tensor_device(h), {})
   methods.fill_(s, v)
   return s
@@ -89,7 +89,7 @@ end
 
 local POW, POW_SCALAR = C.Z3OP_pow, C.Z3OP_pow_scalar
 
---- a ^ b; either may be a number. Integers give f32.
+--- a ^ b; either may be a number. An integer to a negative or fractional power gives f32.
 function methods.pow(a, b)
   if type(b) == 'number' then return scalar(POW_SCALAR, a, b) end
   if type(a) ~= 'number' then return T.apply2(POW, a, b) end
@@ -117,9 +117,17 @@ function methods.gelu(t, kind)
   return T.apply1(op, t)
 end
 
---- Values outside low..high become low or high; nil leaves that side open.
+local function has_fraction(v) return v ~= nil and v > -math.huge and v < math.huge and v % 1 ~= 0 end
+
+--- Values outside low..high become low or high; nil leaves that side open. A bound with a fraction makes integers f32.
 function methods.clamp(t, low, high)
   ready(t)
+  if (has_fraction(low) or has_fraction(high)) and C.z3_tensor_dtype(handle(t)) >= I32 then
+    local wide = cast(t, F32)
+    local out = methods.clamp(wide, low, high)
+    wide:free()
+    return out
+  end
   local a = T.attr()
   a.f[0] = low or -math.huge
   a.f[1] = high or math.huge

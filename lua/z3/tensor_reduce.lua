@@ -40,12 +40,20 @@ function methods.var(t, dim, keepdim, correction)
   return reduce(C.Z3OP_var, t, dim, keepdim, 'var', correction or 1)
 end
 
---- Standard deviation.
+--- Standard deviation. Where it is 0 its gradient is 0.
 function methods.std(t, dim, keepdim, correction)
   local v = methods.var(t, dim, keepdim, correction)
-  local s = v:sqrt()
-  v:free()
-  return s
+  if not C.z3_requires_grad(v.h) then
+    local s = v:sqrt()
+    v:free()
+    return s
+  end
+  local zero = v:eq(0)
+  local safe = v:masked_fill(zero, 1)
+  local s = safe:sqrt()
+  local out = s:masked_fill(zero, 0)
+  for _, made in ipairs { v, zero, safe, s } do made:free() end
+  return out
 end
 
 --- Position of the largest value: along dim, or in the flattened tensor. The first of equals.
@@ -59,35 +67,58 @@ function methods.argmin(t, dim, keepdim)
   return out
 end
 
-local function extreme(op, pair, position, name)
+local function extreme(op, shared, pair, position, name)
   return function(t, dim, keepdim)
     if dim ~= nil and T.is_like(dim) then return pair(t, dim) end
-    local values = reduce(op, t, dim, keepdim, name)
-    if dim == nil then return values end
-    return values, position(t, dim, keepdim)
+    if dim == nil then return reduce(shared, t, nil, keepdim, name) end
+    return reduce(op, t, dim, keepdim, name), position(t, dim, keepdim)
   end
 end
 
---- The largest value; with a dim, values and their positions; with a second tensor, the larger of both elementwise.
-methods.max = extreme(C.Z3OP_max, methods.maximum, methods.argmax, 'max')
+--- The largest value (of the whole tensor: equal ones share the gradient); with a dim, values and their positions; with
+-- a second tensor, the larger of both elementwise.
+methods.max = extreme(C.Z3OP_max, C.Z3OP_amax, methods.maximum, methods.argmax, 'max')
 --- The smallest, likewise.
-methods.min = extreme(C.Z3OP_min, methods.minimum, methods.argmin, 'min')
+methods.min = extreme(C.Z3OP_min, C.Z3OP_amin, methods.minimum, methods.argmin, 'min')
 
 --- Running sum along dim (0 unless given).
 function methods.cumsum(t, dim)
-  dim = dim_of(dim or 0, C.z3_tensor_ndim(handle(t)), 'cumsum')
+  local ndim = C.z3_tensor_ndim(handle(t))
+  dim = dim_of(dim or 0, ndim, 'cumsum')
+  if ndim == 0 then return methods.sum(t) end
   ready(t)
   T.attr().i[0] = dim
   return T.apply1(C.Z3OP_cumsum, t)
 end
 
+local MATMUL, I32 = C.Z3OP_matmul, C.Z3T_I32
+
+--- Product of matrices of integers, through all products of elements: exact, and meant for small ones.
+local function integer_product(a, b)
+  local dtype, sa, sb = C.z3_tensor_dtype(a.h), a.shape, b.shape
+  if #sa < 2 or #sb < 2 or sa[#sa] ~= sb[#sb - 1] then return T.apply2(MATMUL, a, b) end    -- for its message
+  local columns, rows = methods.unsqueeze(a, -1), methods.unsqueeze(b, -3)
+  local all = columns * rows
+  local sum = methods.sum(all, -2)
+  local out = methods.cast(sum, T.dtype_name(dtype))
+  for _, t in ipairs { columns, rows, all } do t:free() end
+  if out ~= sum then sum:free() end
+  return out
+end
+
+local function product_of(a, b)
+  local dtype = C.z3_tensor_dtype(handle(a))
+  if dtype >= I32 and dtype == C.z3_tensor_dtype(handle(b)) then return integer_product(a, b) end
+  return T.apply2(MATMUL, a, b)
+end
+
 --- Product of matrices, batched over leading dims that broadcast; vectors count as a row or a column, as in PyTorch.
 function methods.matmul(a, b)
   local na, nb = C.z3_tensor_ndim(handle(a)), C.z3_tensor_ndim(handle(b))
-  if na ~= 1 and nb ~= 1 then return T.apply2(C.Z3OP_matmul, a, b) end
+  if na ~= 1 and nb ~= 1 then return product_of(a, b) end
   local wide_a = na == 1 and methods.unsqueeze(a, 0) or a
   local wide_b = nb == 1 and methods.unsqueeze(b, 1) or b
-  local product = T.apply2(C.Z3OP_matmul, wide_a, wide_b)
+  local product = product_of(wide_a, wide_b)
   local shape = product.shape
   if nb == 1 then table.remove(shape) end
   if na == 1 then table.remove(shape, #shape - (nb == 1 and 0 or 1)) end
@@ -102,9 +133,15 @@ local function along_last(op, name)
   return function(t, dim)
     local n = C.z3_tensor_ndim(handle(t))
     dim = dim_of(dim or -1, n, name)
-    if dim == math.max(n, 1) - 1 then
-      return T.apply1(op, t)
+    if n == 0 then
+      local row = methods.unsqueeze(t, 0)
+      local soft = T.apply1(op, row)
+      row:free()
+      local out = methods.view(soft, {})
+      soft:free()
+      return out
     end
+    if dim == n - 1 then return T.apply1(op, t) end
     local turned = methods.transpose(t, dim, -1)
     local soft = T.apply1(op, turned)
     local out = methods.transpose(soft, dim, -1)

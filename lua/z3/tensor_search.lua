@@ -79,15 +79,19 @@ local function order(t, dim, k, descending)
   return result
 end
 
-local function read_dim(t, dim, what)
-  local ndim = C.z3_tensor_ndim(T.handle(t))
-  if ndim == 0 then err.throw('SHAPE', what .. ': the tensor has no dims') end
-  return T.dim(dim or -1, ndim, what)
+local function read_dim(t, dim, what) return T.dim(dim or -1, C.z3_tensor_ndim(T.handle(t)), what) end
+
+--- Runs fn on a tensor without dims as if it had one.
+local function as_one(fn, t, ...)
+  local row = methods.unsqueeze(t, 0)
+  local values, positions = fn(row, ...)
+  return methods.view(values, {}), positions and methods.view(positions, {})
 end
 
 --- Sorted values along dim (the last unless given) and their positions (i64).
 function methods.sort(t, dim, descending)
   dim = read_dim(t, dim, 'sort')
+  if C.z3_tensor_ndim(T.handle(t)) == 0 then return as_one(methods.sort, t, 0, descending) end
   local positions = order(t, dim, t.shape[dim + 1], descending)
   return methods.gather(t, dim, positions), positions
 end
@@ -95,6 +99,7 @@ end
 --- The positions alone.
 function methods.argsort(t, dim, descending)
   dim = read_dim(t, dim, 'argsort')
+  if C.z3_tensor_ndim(T.handle(t)) == 0 then return (as_one(methods.argsort, t, 0, descending)) end
   return order(t, dim, t.shape[dim + 1], descending)
 end
 
@@ -102,6 +107,7 @@ end
 -- smallest.
 function methods.topk(t, k, dim, largest)
   dim = read_dim(t, dim, 'topk')
+  if C.z3_tensor_ndim(T.handle(t)) == 0 then return as_one(methods.topk, t, k, 0, largest) end
   local n = t.shape[dim + 1]
   if type(k) ~= 'number' or k % 1 ~= 0 or k < 0 or k > n then
     err.throw('ARG', ('topk: k is %s, dim %d has %d entries'):format(tostring(k), dim, n))

@@ -276,6 +276,40 @@ static void check_extremes(const z3i_isa_table *t, const shape_case *s, int dtyp
   }
 }
 
+/* amax, amin: the values of max and min; equal parts of the gradient to all that equal them. */
+static void check_shared(const z3i_isa_table *t, const shape_case *s, int op, bool transposed, bool nans)
+{
+  int64_t n = numel(s);
+  buf x = buf_ids(Z3T_F32, n, 9, 50);
+  for (int64_t i = 0; nans && i < n; i += 37) set(&x, i, NAN);
+  z3i_view in = view_of(&x, s, transposed);
+  groups g = split(&in, s->mask);
+  if (g.r == 0) return;
+  buf y = buf_new(Z3T_F32, g.k), go = even(Z3T_F32, g.k, 1, 0), gx = buf_new(Z3T_F32, n);
+  z3_attr attr = { .i = { s->mask } };
+  z3i_call c = { .op = op, .attr = &attr, .in = { in }, .out = { VIEW(&y, g.k) } };
+  assert_int_equal(t->forward[op](&c), Z3E_OK);
+  z3i_view gin = view_of(&gx, s, false);
+  groups places = split(&gin, s->mask);
+  c.gout[0] = VIEW(&go, g.k);
+  c.gin[0] = gin;
+  for (int add = 0; add < 2; add++) {
+    c.gin_add = (uint32_t)add;
+    assert_int_equal(t->backward[op](&c), Z3E_OK);
+    for (int64_t o = 0; o < g.k; o++) {
+      const double *row = g.x + o * g.r;
+      double top = row[ref_position(row, g.r, op == Z3OP_amin)];
+      int64_t count = 0;
+      assert_near(get(&y, o), top, 0, 0);
+      for (int64_t e = 0; e < g.r; e++) count += row[e] == top || row[e] != row[e];
+      for (int64_t e = 0; e < g.r; e++) {
+        bool hit = row[e] == top || row[e] != row[e];
+        assert_near(get(&gx, places.index[o * g.r + e]), hit ? (1 + add) * get(&go, o) / (double)count : 0, 0, 1e-6);
+      }
+    }
+  }
+}
+
 static void test_device_reduce_extremes(void **state)
 {
   (void)state;
@@ -287,6 +321,8 @@ static void test_device_reduce_extremes(void **state)
         if ((i & 2) && !z3i_dtype_float(dtypes[d])) continue;
         if (numel(&cases[k]) > 35000) continue;
         check_extremes(t, &cases[k], dtypes[d], i & 1, i & 2);
+        if (d == 0) check_shared(t, &cases[k], Z3OP_amax, i & 1, i & 2);
+        if (d == 0) check_shared(t, &cases[k], Z3OP_amin, i & 1, i & 2);
         drop_all(NULL);
       }
 }

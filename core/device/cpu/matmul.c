@@ -103,8 +103,10 @@ static int products(const z3i_call *call, const z3i_view *out, const stack *a, c
   z3i_gemm_args g = { .dev = call->dev, .m = a->rows, .n = b->cols, .k = a->cols, .batch = 1, .lda = a->ld,
                       .ldb = b->ld, .ldc = c->ld, .a_t = a->t, .b_t = b->t, .in_dtype = a->dtype,
                       .out_dtype = c->dtype, .add = add };
-  if (t.dims > 0) {
-    int last = --t.dims;
+  int last = t.dims - 1;
+  /* A dim that repeats both a and b (an outer one doesn't) isn't a batch: the library has no description of it. */
+  if (last >= 0 && (t.a[last] != 0 || t.b[last] != 0)) {
+    t.dims = last;
     g.batch = t.shape[last];
     g.a_batch_stride = t.a[last];
     g.b_batch_stride = t.b[last];

@@ -21,6 +21,16 @@ static inline int64_t z3i_whole(double v)
   return v <= -9223372036854775808.0 ? INT64_MIN : (int64_t)v;
 }
 
+/* Wrapping integer power; a negative one is 0 but for the bases 1 and -1, as in PyTorch. */
+static inline int64_t z3i_whole_pow(int64_t base, int64_t power)
+{
+  if (power < 0) return base == 1 ? 1 : base == -1 ? (power % 2 != 0 ? -1 : 1) : 0;
+  uint64_t result = 1;
+  for (uint64_t b = (uint64_t)base, p = (uint64_t)power; p > 0; p >>= 1, b *= b)
+    if (p & 1) result *= b;
+  return (int64_t)result;
+}
+
 enum { Z3I_ELEM_IN = 4 };
 /* y[i] = f(in[0][i], in[1][i], ...) for n elements */
 typedef void (*z3i_elem_f32)(float *y, const float *const *in, const z3_attr *attr, int64_t n);

@@ -59,6 +59,7 @@ static void f_where(float *restrict y, const float *const *in, const z3_attr *at
 G(g_add, (uint64_t)a + (uint64_t)b)
 G(g_sub, (uint64_t)a - (uint64_t)b)
 G(g_mul, (uint64_t)a * (uint64_t)b)
+G(g_pow, z3i_whole_pow(a, b))
 G(g_maximum, a > b ? a : b)
 G(g_minimum, a < b ? a : b)
 G(g_masked_fill, b != 0 ? p : a)
@@ -88,8 +89,9 @@ int Z3I_SYM(binary)(const z3i_call *c)
     [Z3OP_masked_fill] = f_masked_fill, [Z3OP_swiglu] = f_swiglu,
   };
   static const z3i_elem_i64 i64[Z3OP_COUNT] = {
-    [Z3OP_add] = g_add, [Z3OP_sub] = g_sub, [Z3OP_mul] = g_mul, [Z3OP_maximum] = g_maximum,
-    [Z3OP_minimum] = g_minimum, [Z3OP_where] = g_where, [Z3OP_masked_fill] = g_masked_fill,
+    [Z3OP_add] = g_add, [Z3OP_sub] = g_sub, [Z3OP_mul] = g_mul, [Z3OP_pow] = g_pow,
+    [Z3OP_maximum] = g_maximum, [Z3OP_minimum] = g_minimum, [Z3OP_where] = g_where,
+    [Z3OP_masked_fill] = g_masked_fill,
   };
   int64_t cmp = c->attr->i[0];
   bool compare = c->op == Z3OP_compare;

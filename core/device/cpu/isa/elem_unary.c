@@ -107,6 +107,7 @@ G(g_one, 1)
 G(g_add, (uint64_t)x + (uint64_t)p)
 G(g_mul, (uint64_t)x * (uint64_t)p)
 G(g_rsub, (uint64_t)p - (uint64_t)x)
+G(g_pow, z3i_whole_pow(x, p))
 G(g_eq, (double)p == fp && x == p)
 G(g_ne, (double)p != fp || x != p)
 G(g_lt, (double)x < fp || ((double)p == fp && x < p))
@@ -136,6 +137,7 @@ static z3i_elem_i64 i64_of(const z3i_call *c)
   static const z3i_elem_i64 table[Z3OP_COUNT] = {
     [Z3OP_neg] = g_neg, [Z3OP_abs] = g_abs, [Z3OP_relu] = g_relu, [Z3OP_clamp] = g_clamp, [Z3OP_isfinite] = g_one,
     [Z3OP_add_scalar] = g_add, [Z3OP_mul_scalar] = g_mul, [Z3OP_rsub_scalar] = g_rsub,
+    [Z3OP_pow_scalar] = g_pow,
   };
   return c->op == Z3OP_cmp_scalar ? cmp_i64[c->attr->i[0]] : table[c->op];
 }

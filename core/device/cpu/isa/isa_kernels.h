@@ -20,8 +20,9 @@ int Z3I_SYM(arange)(const z3i_view *dst, double start, double step);
 /* reduce.c, reduce_extreme.c, reduce_sumsq.c, scan.c */
 Z3I_KERNEL(reduce);                             /* sum, mean, var */
 Z3I_KERNEL(reduce_grad);
-Z3I_KERNEL(extreme);                            /* max, min, argmax */
+Z3I_KERNEL(extreme);                            /* max, min, amax, amin, argmax */
 Z3I_KERNEL(extreme_grad);
+Z3I_KERNEL(shared_extreme_grad);
 Z3I_KERNEL(cumsum);
 Z3I_KERNEL(cumsum_grad);
 Z3I_KERNEL(tril);

@@ -17,6 +17,8 @@ static const z3i_isa_table table = {
   .forward[Z3OP_compare] = Z3I_SYM(binary),
   ONE(sum, reduce), ONE(mean, reduce), ONE(var, reduce), ONE(max, extreme), ONE(min, extreme),
   .forward[Z3OP_argmax] = Z3I_SYM(extreme),
+  .forward[Z3OP_amax] = Z3I_SYM(extreme), .backward[Z3OP_amax] = Z3I_SYM(shared_extreme_grad),
+  .forward[Z3OP_amin] = Z3I_SYM(extreme), .backward[Z3OP_amin] = Z3I_SYM(shared_extreme_grad),
   ONE(cumsum, cumsum), ONE(tril, tril), ONE(dropout, dropout),
   ONE(layer_norm, layer_norm), ONE(rms_norm, rms_norm), ONE(softmax, softmax), ONE(log_softmax, log_softmax),
   ONE(cross_entropy, cross_entropy), ONE(embedding, embedding), ONE(index_select, index_select), ONE(rope, rope),

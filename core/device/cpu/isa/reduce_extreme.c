@@ -1,4 +1,5 @@
-/* reduce_extreme.c -- max, min and argmax over any dims; backward sends the gradient to the position found.
+/* reduce_extreme.c -- max, min and argmax over any dims; backward sends the gradient to the position found, or in equal
+ * parts to all that equal the extreme (amax, amin).
  * Position: row-major within the reduced dims. The first on ties; the first NaN beats everything, as in PyTorch.
  * Letters: K outputs, R elements of each (reduce.h). */
 #include "device/cpu/isa/isa_kernels.h"
@@ -6,7 +7,7 @@
 
 typedef struct extreme_task {
   z3i_split s;
-  z3i_flat values, positions;                   /* values.data NULL: argmax */
+  z3i_flat values, positions;                   /* data NULL where not wanted */
   bool smallest;
 } extreme_task;
 
@@ -105,7 +106,7 @@ static void block_f32(void *ctx, int64_t klo, int64_t khi)
   else
     for (int64_t j = 0; j < n; j++) row_f32(t, klo + j, &value[j], &position[j]);
   if (t->values.data != NULL) z3i_put_f32(&t->values, klo, n, value, false);
-  z3i_put_i64(&t->positions, klo, n, position);
+  if (t->positions.data != NULL) z3i_put_i64(&t->positions, klo, n, position);
 }
 
 static void block_i64(void *ctx, int64_t klo, int64_t khi)
@@ -116,14 +117,15 @@ static void block_i64(void *ctx, int64_t klo, int64_t khi)
   else
     for (int64_t j = 0; j < n; j++) row_i64(t, klo + j, &value[j], &position[j]);
   if (t->values.data != NULL) z3i_put_i64(&t->values, klo, n, value);
-  z3i_put_i64(&t->positions, klo, n, position);
+  if (t->positions.data != NULL) z3i_put_i64(&t->positions, klo, n, position);
 }
 
 int Z3I_SYM(extreme)(const z3i_call *c)
 {
-  extreme_task t = { .s = z3i_split_dims(&c->in[0], c->attr->i[0]), .smallest = c->op == Z3OP_min };
-  bool position_only = c->op == Z3OP_argmax;
-  t.positions = z3i_flatten(position_only ? &c->out[0] : &c->aux[0]);
+  extreme_task t = { .s = z3i_split_dims(&c->in[0], c->attr->i[0]),
+                     .smallest = c->op == Z3OP_min || c->op == Z3OP_amin };
+  bool position_only = c->op == Z3OP_argmax, value_only = c->op == Z3OP_amax || c->op == Z3OP_amin;
+  if (!value_only) t.positions = z3i_flatten(position_only ? &c->out[0] : &c->aux[0]);
   if (!position_only) t.values = z3i_flatten(&c->out[0]);
   z3i_for_blocks(t.s.k, z3i_split_block(&t.s), t.s.k * t.s.r, z3i_dtype_float(c->in[0].dtype) ? block_f32 : block_i64,
                  &t);
@@ -158,5 +160,47 @@ int Z3I_SYM(extreme_grad)(const z3i_call *c)
   scatter_task t = { .gin = z3i_split_dims(&c->gin[0], c->attr->i[0]), .gout = z3i_flatten(&c->gout[0]),
                      .positions = z3i_flatten(&c->aux[0]), .add = c->gin_add & 1u };
   z3i_for_blocks(t.gin.k, z3i_split_block(&t.gin), t.gin.k * t.gin.r, scatter_block, &t);
+  return Z3E_OK;
+}
+
+typedef struct share_task {
+  z3i_split x, gin;
+  z3i_flat y, gout;
+  bool add;
+} share_task;
+
+/* Where the extreme is NaN, the NaNs are what it equals. */
+static bool hits(float x, float top) { return x == top || x != x; }
+
+static void share_block(void *ctx, int64_t klo, int64_t khi)
+{
+  const share_task *t = ctx;
+  float buf[Z3I_BLOCK], d[Z3I_BLOCK], y0, g0;
+  for (int64_t o = klo; o < khi; o++) {
+    z3i_flat row = z3i_split_row(&t->x, o), to = z3i_split_row(&t->gin, o);
+    float top = *z3i_get_f32(&y0, &t->y, o, 1), g = *z3i_get_f32(&g0, &t->gout, o, 1);
+    int64_t count = 0;
+    for (int64_t lo = 0; lo < t->x.r; lo += Z3I_BLOCK) {
+      int64_t n = Z3I_MIN(t->x.r - lo, (int64_t)Z3I_BLOCK);
+      const float *x = z3i_get_f32(buf, &row, lo, n);
+      for (int64_t i = 0; i < n; i++) count += hits(x[i], top);
+    }
+    const float share = g / (float)count;
+    for (int64_t lo = 0; lo < t->x.r; lo += Z3I_BLOCK) {
+      int64_t n = Z3I_MIN(t->x.r - lo, (int64_t)Z3I_BLOCK);
+      const float *x = z3i_get_f32(buf, &row, lo, n);
+      for (int64_t i = 0; i < n; i++) d[i] = hits(x[i], top) ? share : 0.0f;
+      z3i_put_f32(&to, lo, n, d, t->add);
+    }
+  }
+}
+
+int Z3I_SYM(shared_extreme_grad)(const z3i_call *c)
+{
+  if (c->gin[0].data == NULL) return Z3E_OK;
+  int64_t mask = c->attr->i[0];
+  share_task t = { .x = z3i_split_dims(&c->in[0], mask), .gin = z3i_split_dims(&c->gin[0], mask),
+                   .y = z3i_flatten(&c->out[0]), .gout = z3i_flatten(&c->gout[0]), .add = c->gin_add & 1u };
+  z3i_for_blocks(t.x.k, z3i_split_block(&t.x), t.x.k * t.x.r, share_block, &t);
   return Z3E_OK;
 }
