@@ -193,7 +193,7 @@ test-all:
 	$(MAKE) --no-print-directory test
 	$(MAKE) --no-print-directory SAN=1 test
 	$(MAKE) --no-print-directory B=build/clang CC=clang WERROR=1 test
-lint: $(CDEF)
+lint: $(CDEF) $B/libzero3.so
 	@for part in deps cdef size words readme; do $(LUAJIT) tests/lint/$$part.lua $B || exit 1; done
 	@luacheck -q --codes lua models recipes tests bin
 	@echo 'lint: clean'
