@@ -39,6 +39,7 @@ function setters.requires_grad(t, on) methods.requires_grad_(t, on) end
 -- @raise ARG for the result of a recorded operation, DTYPE for integers
 function methods.requires_grad_(t, on)
   if on == nil then on = true end
+  err.require_arg(type(on) == 'boolean', 'requires_grad_: %s, wants true or false', opts.show(on))
   check(C.z3_requires_grad_set(T.handle(t), on), 'requires_grad_')
   return t
 end
@@ -64,10 +65,16 @@ local function restore(before, ok, ...)
 end
 
 --- Runs fn(...) without recording and returns its results.
-function M.no_grad(fn, ...) return restore(C.z3_grad_enable(false), pcall(fn, ...)) end
+function M.no_grad(fn, ...)
+  opts.want_callable(fn, 'no_grad')
+  return restore(C.z3_grad_enable(false), pcall(fn, ...))
+end
 
 --- Runs fn(...) with recording, inside no_grad too.
-function M.enable_grad(fn, ...) return restore(C.z3_grad_enable(true), pcall(fn, ...)) end
+function M.enable_grad(fn, ...)
+  opts.want_callable(fn, 'enable_grad')
+  return restore(C.z3_grad_enable(true), pcall(fn, ...))
+end
 
 --- Is recording on?
 function M.is_grad_enabled() return C.z3_grad_enabled() end

@@ -3,6 +3,7 @@
 local ffi  = require 'ffi'
 local err  = require 'z3.error'
 local nearest = require 'z3.nearest'
+local opts = require 'z3.opts'
 local rng  = require 'z3.random'
 local C    = require('z3.ffi').C
 local T    = require 'z3.tensor'
@@ -15,12 +16,18 @@ local LINEAR, EMBEDDING, LAYER_NORM, RMS_NORM = C.Z3OP_linear, C.Z3OP_embedding,
 local SWIGLU, DROPOUT, ROPE, ATTENTION = C.Z3OP_swiglu, C.Z3OP_dropout, C.Z3OP_rope, C.Z3OP_attention
 local CROSS_ENTROPY, LINEAR_CROSS_ENTROPY = C.Z3OP_cross_entropy, C.Z3OP_linear_cross_entropy
 
---- Throws ARG for a key of `o` that isn't in `known`; o may be nil.
-local function check_keys(o, known, what)
+--- Throws ARG for a key of `o` that isn't in `known` (key -> type, or true for any) and for a value of another type; o
+-- may be nil.
+local function check_options(o, known, what)
   if o == nil then return end
-  for k in pairs(o) do
-    if not known[k] then
+  if type(o) ~= 'table' then err.throw('ARG', ('%s: options are %s, wants a table'):format(what, opts.show(o))) end
+  for k, v in pairs(o) do
+    local want = known[k]
+    if not want then
       err.throw('ARG', ('%s: unknown option "%s"%s'):format(what, tostring(k), nearest.hint(k, nearest.keys(known))))
+    end
+    if want ~= true and type(v) ~= want then
+      err.throw('ARG', ('%s: %s is %s, wants a %s'):format(what, k, opts.show(v), want))
     end
   end
 end
@@ -50,7 +57,8 @@ function M.layer_norm(x, w, b, eps)
   ready(x, 'layer_norm')
   if w ~= nil then ready(w, 'layer_norm') end
   if b ~= nil then ready(b, 'layer_norm') end
-  T.attr().f[0] = eps or 1e-5
+  eps = eps and opts.want_number(eps, 'layer_norm', 'eps') or 1e-5
+  T.attr().f[0] = eps
   return T.apply3(LAYER_NORM, x, w, b)
 end
 
@@ -58,7 +66,8 @@ end
 function M.rms_norm(x, w, eps)
   ready(x, 'rms_norm')
   if w ~= nil then ready(w, 'rms_norm') end
-  T.attr().f[0] = eps or 1e-6
+  eps = eps and opts.want_number(eps, 'rms_norm', 'eps') or 1e-6
+  T.attr().f[0] = eps
   if w == nil then return T.apply1(RMS_NORM, x) end
   return T.apply2(RMS_NORM, x, w)
 end
@@ -93,11 +102,12 @@ end
 
 -- ---- attention -----------------------------------------------------------------------------------
 
-local ROPE_OPTIONS = { theta = true, positions = true, scaling = true, start = true }
+local ROPE_OPTIONS = { theta = 'number', positions = true, scaling = 'table', start = 'number' }
 
 --- Positions as (B,T) i32, and how many rows of the table they need.
 local function read_positions(positions, shape)
   local made
+  ready(positions, 'rope: positions')
   if positions.ndim == 1 then
     local wide = methods.expand(positions, shape[1], shape[3])
     positions, made = wide, wide
@@ -120,12 +130,13 @@ end
 -- @tab[opt] o  theta (10000), positions (B,T) or (T) (else start, start+1, ...; start = 0),
 --   scaling: the rope_scaling table of a Hugging Face config (default, linear, llama3)
 function M.rope(x, o)
-  check_keys(o, ROPE_OPTIONS, 'rope')
+  check_options(o, ROPE_OPTIONS, 'rope')
   o = o or {}
   local h = handle(x, 'rope')
   local shape = T.shape_of(h)
   if #shape ~= 4 then err.throw('SHAPE', ('rope: x is %s, wants (B,H,T,D)'):format(T.shape_text(shape))) end
   local theta = o.theta or o.scaling and o.scaling.rope_theta or 10000
+  err.require_arg(type(theta) == 'number' and theta > 0, 'rope: theta is %s, wants a number above 0', tostring(theta))
   local start = o.start or 0
   local length, positions, made = start + shape[3], nil, nil
   if o.positions then positions, length, made = read_positions(o.positions, shape) end
@@ -136,14 +147,14 @@ function M.rope(x, o)
   return out
 end
 
-local ATTENTION_OPTIONS = { causal = true, mask = true, scale = true }
+local ATTENTION_OPTIONS = { causal = true, mask = true, scale = 'number' }
 
 --- softmax(q k^T * scale) v per head. q (B,H,T,D), k and v (B,K,S,D): query head h uses key head h div (H/K).
 -- A query that sees no key gives 0 and no gradient.
 -- @tab[opt] o  causal (query t sees keys <= t), mask (u8, broadcasts to (B,H,T,S), 1 = visible; combined with causal),
 --   scale (1/sqrt(D))
 function M.scaled_dot_product_attention(q, k, v, o)
-  check_keys(o, ATTENTION_OPTIONS, 'scaled_dot_product_attention')
+  check_options(o, ATTENTION_OPTIONS, 'scaled_dot_product_attention')
   local h = handle(q, 'scaled_dot_product_attention')
   local n = C.z3_tensor_ndim(h)
   local scale = o and o.scale or n > 0 and 1 / math.sqrt(tonumber(C.z3_tensor_dim(h, n - 1))) or 1
@@ -163,12 +174,12 @@ end
 
 -- ---- losses --------------------------------------------------------------------------------------
 
-local LOSS_OPTIONS = { ignore_index = true, reduction = true }
+local LOSS_OPTIONS = { ignore_index = 'number', reduction = true }
 local REDUCTION = { sum = C.Z3RED_SUM, mean = C.Z3RED_MEAN, none = C.Z3RED_NONE }
 
 --- Checks the options and returns ignore_index and the reduction's name and number.
 local function read_loss(o, what)
-  check_keys(o, LOSS_OPTIONS, what)
+  check_options(o, LOSS_OPTIONS, what)
   local ignore, reduction = o and o.ignore_index or -100, o and o.reduction or 'mean'
   local number = REDUCTION[reduction]
   if not number then

@@ -7,6 +7,7 @@
 -- unreleased Lua objects hold (garbage included), and when it passes `mark` a collection runs.
 local ffi = require 'ffi'
 local err = require 'z3.error'
+local opts = require 'z3.opts'
 local C   = require('z3.ffi').C
 
 local M = {}
@@ -223,6 +224,7 @@ end
 --- Runs fn(...) and returns its results; every tensor made inside and not reachable from the results is freed at the
 -- end, also when fn throws. What backward still needs lives on in the library.
 function M.scope(fn, ...)
+  opts.want_callable(fn, 'scope')
   local s = M.enter()
   return finish(s, pcall(fn, ...))
 end

@@ -51,7 +51,7 @@ end
 
 --- The n largest owners of live memory: { { owner=, bytes= }, ... }.
 function M.top(n, device)
-  n = n or 10
+  n = math.min(math.max(opts.want_number(n or 10, 'memory.top', 'n', true), 0), 1000)
   local names, bytes, out = ffi.new('const char *[?]', n), ffi.new('int64_t[?]', n), {}
   for i = 0, C.z3_memory_top(device_number(device, 'memory.top'), n, names, bytes) - 1 do
     out[i + 1] = { owner = ffi.string(names[i]), bytes = tonumber(bytes[i]) }

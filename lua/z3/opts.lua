@@ -98,6 +98,23 @@ function M.fill(ct, defaults, user, what)
   return s
 end
 
+--- Throws ARG unless v is a number (a whole one where `whole`). Returns it.
+function M.want_number(v, what, key, whole)
+  if type(v) ~= 'number' or whole and v % 1 ~= 0 then
+    err.throw('ARG', ('%s: %s is %s, wants a %snumber'):format(what, key, M.show(v), whole and 'whole ' or ''))
+  end
+  return v
+end
+
+--- Throws ARG unless fn can be called. Returns it.
+function M.want_callable(fn, what)
+  local meta = type(fn) == 'table' and getmetatable(fn)
+  if type(fn) ~= 'function' and not (type(meta) == 'table' and meta.__call) then
+    err.throw('ARG', ('%s: the first argument is %s, wants a function'):format(what, M.show(fn)))
+  end
+  return fn
+end
+
 --- One of the given names, else ARG with the nearest.
 function M.choice(value, names, what, key)
   for _, n in ipairs(names) do if value == n then return value end end

@@ -78,13 +78,23 @@ function M.set_default_device(name) default_device = M.device_number(name, 'devi
 
 -- ---- handles -------------------------------------------------------------------------------------
 
+--- Is x a table that acts as a tensor? Modules have fields of all names, so they are told apart first.
+local function acts_as_tensor(x)
+  if type(x) ~= 'table' then return false end
+  local meta = getmetatable(x)
+  if type(meta) == 'table' and meta.z3_module then return false end
+  return x.h ~= nil or x.materialise ~= nil
+end
+
 local function foreign_handle(x, what)
-  if type(x) == 'table' then
-    if x.h == nil and x.materialise then x:materialise() end
+  if acts_as_tensor(x) then
+    if x.h == nil then x:materialise() end
     local h = x.h
     if h ~= nil then return is_tensor(h) and h.h or h end
   end
-  err.throw('ARG', ('%swants a tensor, got %s'):format(what and what .. ': ' or '', x == nil and 'nil' or type(x)))
+  local meta = type(x) == 'table' and getmetatable(x)
+  local shown = type(meta) == 'table' and meta.z3_module and 'a module' or type(x)
+  err.throw('ARG', ('%swants a tensor, got %s'):format(what and what .. ': ' or '', shown))
 end
 
 --- The native handle of a tensor or of anything with an `.h` (which gets values first when it has none).
@@ -100,9 +110,7 @@ end
 M.handle = handle_of
 
 --- Is x usable as a tensor: a tensor, or a table with `.h` or materialise()?
-function M.is_like(x)
-  return is_tensor(x) or type(x) == 'table' and (x.h ~= nil or x.materialise ~= nil)
-end
+function M.is_like(x) return is_tensor(x) or acts_as_tensor(x) end
 
 --- Throws unless x can be an input now; gives a parameter its values. Returns x.
 function M.ready(x, what)

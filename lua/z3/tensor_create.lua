@@ -108,8 +108,9 @@ end
 for _, name in ipairs { 'zeros', 'ones', 'randn', 'rand' } do
   --- The same shape, dtype and device as t; options override.
   functions[name .. '_like'] = function(t, o)
+    T.ready(t, name .. '_like')
     local with = { dtype = t.dtype, device = t.device }
-    for k, v in pairs(o or {}) do with[k] = v end
+    for k, v in pairs(opts.read(o, OPTIONS, name .. '_like')) do with[k] = v end
     return functions[name](t.shape, with)
   end
 end
@@ -201,6 +202,7 @@ end
 --- Maps a raw file: row-major values of `dtype`, little-endian. Pages come from disk when they are first read; what is
 -- written stays in memory. The file must hold at least the shape's bytes, and must not shrink while in use.
 function functions.from_file(path, shape, dtype)
+  err.require_arg(type(path) == 'string', 'from_file: the path is %s, wants a text', opts.show(path))
   shape = read_shape('from_file', shape)
   local number, numel = T.dtype_number(dtype, 'from_file'), 1
   for _, n in ipairs(shape) do numel = numel * n end

@@ -101,6 +101,7 @@ end
 --- The same values in another dtype (differentiable) or on another device: to('bf16'), to('null'),
 -- to{dtype=, device=}. t itself when nothing changes.
 function methods.to(t, what, more)
+  T.ready(t, 'to')
   if type(what) == 'table' and not T.is_like(what) then
     local o = opts.read(what, { dtype = opts.string, device = opts.string }, 'to')
     return methods.to(o.dtype and methods.to(t, o.dtype) or t, o.device or t.device)
@@ -183,6 +184,7 @@ end
 
 --- 'f32 (2,3) cpu' and the values below; long dims show their ends only.
 function methods.tostring(t)
+  if not T.is_like(t) then T.ready(t, 'tostring') end
   if handle.is_tensor(t) and t.h == nil then return 'a freed tensor' end
   local shape = t.shape
   local head = ('%s (%s) %s'):format(t.dtype, table.concat(shape, ','), t.device)

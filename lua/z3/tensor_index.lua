@@ -1,6 +1,7 @@
 --- tensor_index.lua -- picking and putting together: gather, index_select, cat, stack, tril; writing in place.
 local err   = require 'z3.error'
 local check = require 'z3.check'
+local opts  = require 'z3.opts'
 local C     = require('z3.ffi').C
 local T     = require 'z3.tensor_core'
 
@@ -86,7 +87,7 @@ end
 --- Tensors of one shape side by side along a new dim (0 unless given); the forms are those of cat.
 function methods.stack(list, dim, last)
   list, dim = read_list('stack', list, dim, last)
-  T.ready(list[1], 'stack')
+  for _, t in ipairs(list) do ready(t, 'stack') end
   local parts, shape = {}, list[1].shape
   for i, t in ipairs(list) do
     if not T.same_shape(t.shape, shape) then
@@ -103,7 +104,8 @@ end
 --- Lower triangle of the last two dims, zeros above the diagonal (0 unless given; 1 is one above).
 function methods.tril(t, diagonal)
   ready(t)
-  T.attr().i[0] = diagonal or 0
+  diagonal = opts.want_number(diagonal or 0, 'tril', 'diagonal', true)
+  T.attr().i[0] = diagonal
   return T.apply1(C.Z3OP_tril, t)
 end
 

@@ -1,6 +1,7 @@
 --- tensor_math.lua -- elementwise operations, and the operators + - * / ^ and unary minus.
 -- A Lua number on either side becomes an attribute, so it never changes a floating tensor's dtype. Tensors broadcast by
 -- NumPy's rules. Bytes (u8, what comparisons give) widen to i32 where a byte could not hold the result: 0 - 1 is -1.
+local opts = require 'z3.opts'
 local C = require('z3.ffi').C
 local T = require 'z3.tensor_core'
 
@@ -120,8 +121,15 @@ end
 local function has_fraction(v) return v ~= nil and v > -math.huge and v < math.huge and v % 1 ~= 0 end
 
 --- Values outside low..high become low or high; nil leaves that side open. A bound with a fraction makes integers f32.
+-- Bounds may be tensors.
 function methods.clamp(t, low, high)
   ready(t)
+  if T.is_like(low) or T.is_like(high) then
+    local raised = low ~= nil and methods.maximum(t, low) or t
+    return high ~= nil and methods.minimum(raised, high) or raised
+  end
+  if low ~= nil then opts.want_number(low, 'clamp', 'the lower bound') end
+  if high ~= nil then opts.want_number(high, 'clamp', 'the upper bound') end
   if (has_fraction(low) or has_fraction(high)) and C.z3_tensor_dtype(handle(t)) >= I32 then
     local wide = cast(t, F32)
     local out = methods.clamp(wide, low, high)
@@ -171,7 +179,7 @@ end
 
 --- A mask as u8: any other integer type counts as true where it isn't 0.
 function M.mask(m)
-  local dtype = C.z3_tensor_dtype(handle(m))
+  local dtype = C.z3_tensor_dtype(handle(m, 'mask'))
   if dtype == U8 then return m, false end
   if dtype < I32 then require('z3.error').throw('DTYPE', 'a mask is ' .. m.dtype .. ', wants u8 (1 = true)') end
   return compare(m, 0, C.Z3CMP_NE), true
@@ -179,9 +187,11 @@ end
 
 local MASKED_FILL, WHERE = C.Z3OP_masked_fill, C.Z3OP_where
 
---- t with `value` (a number) where mask is true.
+--- t with `value` (a number, or a tensor of one) where mask is true.
 function methods.masked_fill(t, mask, value)
+  if T.is_like(value) then return methods.where(mask, value, t) end
   ready(t)
+  opts.want_number(value, 'masked_fill', 'the value')
   local m, made = M.mask(mask)
   T.attr().f[0] = value
   local out = T.apply2(MASKED_FILL, t, m)

@@ -1,6 +1,7 @@
 --- tensor_reduce.lua -- sums, means, extremes, and products of matrices.
 -- dim: nil (everything), a number, or a table of numbers; keepdim leaves reduced dims with size 1.
 local err = require 'z3.error'
+local opts = require 'z3.opts'
 local C   = require('z3.ffi').C
 local T   = require 'z3.tensor_core'
 
@@ -23,6 +24,7 @@ end
 
 local function reduce(op, t, dim, keepdim, what, correction)
   local mask = mask_of(t, dim, what)
+  if correction then opts.want_number(correction, what, 'correction', true) end
   ready(t)
   local a = T.attr()
   a.i[0], a.i[1], a.i[2] = mask, keepdim and 1 or 0, correction or 0

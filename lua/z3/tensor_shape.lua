@@ -166,7 +166,13 @@ function methods.split(t, size, dim)
     until at >= total
   else
     local sum = 0
-    for _, n in ipairs(size) do sum = sum + n end
+    err.require_arg(type(size) == 'table', 'split: size is %s, wants a number or a table of numbers', tostring(size))
+    for i, n in ipairs(size) do
+      if type(n) ~= 'number' or n < 0 or n % 1 ~= 0 then
+        err.throw('ARG', ('split: size %d is %s, wants a whole number >= 0'):format(i - 1, tostring(n)))
+      end
+      sum = sum + n
+    end
     if sum ~= total then
       err.throw('ARG', ('split: the sizes add up to %s, dim %d has %d'):format(tostring(sum), dim, total))
     end

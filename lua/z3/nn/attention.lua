@@ -44,6 +44,11 @@ local function read(o)
   if K < 1 or H % K ~= 0 then
     err.throw('ARG', ('nn.CausalSelfAttention: n_head %d is no multiple of n_kv_head %d'):format(H, K))
   end
+  for _, key in ipairs { 'dropout', 'resid_dropout' } do
+    if not (o[key] >= 0 and o[key] <= 1) then
+      err.throw('ARG', ('nn.CausalSelfAttention: %s is %s, wants 0 to 1'):format(key, tostring(o[key])))
+    end
+  end
   return o, H, K, o.head_dim or o.n_embd / H
 end
 
@@ -116,6 +121,7 @@ end
 
 -- B, T, C of the input.
 local function dims(self, x)
+  T.ready(x, 'attention')
   local shape = x.shape
   if #shape ~= 3 or shape[3] ~= self.n_embd then
     err.throw('SHAPE', ('attention: x is %s, wants (B,T,%d)'):format(T.shape_text(shape), self.n_embd))
@@ -127,6 +133,8 @@ end
 -- @tparam[opt] table layer_cache  { k =, v = (B,K,n_ctx,D), length = positions that are in it }: x continues them
 function Attention:forward(x_BTC, layer_cache)
   local B, n_time = dims(self, x_BTC)
+  err.require_arg(layer_cache == nil or type(layer_cache) == 'table' and layer_cache.k, 'attention: the cache is %s',
+    opts.show(layer_cache))
   local start = layer_cache and layer_cache.length or 0
   local q, k, v = project(self, x_BTC, B, n_time)
   if self.q_norm then q, k = self.q_norm(q), self.k_norm(k) end

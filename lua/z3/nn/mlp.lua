@@ -1,6 +1,7 @@
 -- mlp.lua -- the two feed-forward blocks: MLP (GPT-2's names) and SwiGLU (Llama's names).
 -- Source of SwiGLU: Shazeer 2020 (arXiv:2002.05202).
 local F          = require 'z3.functional'
+local err        = require 'z3.error'
 local opts       = require 'z3.opts'
 local class      = require('z3.nn.class').class
 local linear     = require 'z3.nn.linear'
@@ -15,6 +16,9 @@ local function read(name, spec, n, hidden, o)
   if type(n) == 'table' then o = n
   else
     local given = { n_embd = n, n_inner = hidden }
+    if o ~= nil and type(o) ~= 'table' then
+      err.throw('ARG', ('nn.%s: options are %s, wants a table'):format(name, opts.show(o)))
+    end
     for k, v in pairs(o or {}) do given[k] = v end
     o = given
   end

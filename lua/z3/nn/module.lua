@@ -1,5 +1,6 @@
 -- module.lua -- nn.Module: what every class inherits.
 local err  = require 'z3.error'
+local opts = require 'z3.opts'
 local walk = require 'z3.nn.walk'
 
 local Module = { class_name = 'Module', _meta = { z3_module = true } }
@@ -56,6 +57,7 @@ end
 
 --- Calls fn(module) for everything below, then for itself; returns itself.
 function Module:apply(fn)
+  opts.want_callable(fn, self.class_name .. ':apply')
   local list = {}
   for _, m in self:modules() do list[#list + 1] = m end
   for i = #list, 1, -1 do fn(list[i]) end

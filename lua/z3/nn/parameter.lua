@@ -19,6 +19,7 @@ local call  = require 'z3.nn.call'
 local walk  = require 'z3.nn.walk'
 local init  = require 'z3.nn.initializers'
 
+local FLOATS = { 'f32', 'bf16', 'f16' }
 local INIT_PURPOSE = 0x696e6974                         -- separates this stream from dropout's and sampling's
 
 local M = {}
@@ -166,6 +167,7 @@ end
 --- New values for the whole parameter, converted to its dtype.
 -- @raise SHAPE naming the parameter and both shapes
 function P:load(t)
+  T.ready(t, self.name)
   if not T.same_shape(t.shape, self.shape) then
     err.throw('SHAPE', ('%s is (%s), the tensor to load is (%s)'):format(self.name, table.concat(self.shape, ','),
       table.concat(t.shape, ',')))
@@ -194,7 +196,7 @@ function P:set_dtype(dtype)
   if rawget(self, 'h') ~= nil then
     err.throw('ARG', ('%s has values in %s already: choose the dtype before first use'):format(self.name, self.dtype))
   end
-  self._dtype = dtype
+  self._dtype = opts.choice(dtype, FLOATS, self.name, 'dtype')
   return self
 end
 
@@ -241,8 +243,6 @@ end
 for name, fn in pairs(T.operators) do meta[name] = fn end
 
 local OPTIONS = { init = opts.any, dtype = 'f32', name = opts.string, requires_grad = true }
-local FLOATS = { 'f32', 'bf16', 'f16' }
-
 local function read_shape(shape)
   local out, n = {}, 1
   err.require_arg(#shape <= 8, 'nn.Parameter: %d dims, at most 8 are possible', #shape)

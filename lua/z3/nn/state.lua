@@ -3,6 +3,7 @@ local err     = require 'z3.error'
 local nearest = require 'z3.nearest'
 local opts    = require 'z3.opts'
 local walk    = require 'z3.nn.walk'
+local T       = require 'z3.tensor_core'
 
 local M = {}
 
@@ -44,12 +45,11 @@ local function check_shapes(entries, found, t)
   for _, e in ipairs(entries) do
     local key = found[e]
     if key then
+      T.ready(t[key], ('load_state_dict: %s'):format(key))
       local have, want = t[key].shape, e.parameter.shape
-      local same = type(have) == 'table' and #have == #want
-      for i = 1, same and #want or 0 do same = same and have[i] == want[i] end
-      if not same then
+      if not T.same_shape(have, want) then
         err.throw('SHAPE', ('load_state_dict: %s is (%s) here, (%s) in what is loaded'):format(key,
-          table.concat(want, ','), type(have) == 'table' and table.concat(have, ',') or type(t[key])))
+          table.concat(want, ','), table.concat(have, ',')))
       end
     end
   end

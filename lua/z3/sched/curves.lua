@@ -128,8 +128,9 @@ local one_cycle
 --- One cycle: warm-up over the first 30 % (unless given), then half a cosine down to almost nothing.
 -- sched.one_cycle{warmup=, total=, min=4e-6}
 function M.one_cycle(given)
+  if type(given) ~= 'table' then return one_cycle(given) end    -- which refuses it
   local o = {}
-  for k, v in pairs(given or {}) do o[k] = v end
+  for k, v in pairs(given) do o[k] = v end
   if o.warmup == nil and type(o.total) == 'number' then o.warmup = math.floor(0.3 * o.total) end
   if o.min == nil then o.min = 4e-6 end           -- a 25th of the peak at the start, a 10,000th of that at the end
   return one_cycle(o)
