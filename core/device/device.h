@@ -73,6 +73,7 @@ int z3i_device_find(int id, z3i_device **out);
 /* ---- pool.c: caching allocator with categories and a hard budget -------------------------------- */
 int z3i_pool_alloc(z3i_device *dev, size_t bytes, int category, void **out);
 void z3i_pool_free(z3i_device *dev, void *p);
+int64_t z3i_pool_in_use(const struct z3i_pool *pool);    /* bytes now, without the lock: for pacing */
 /* Scratch of a kernel: category buffer. */
 static inline int z3i_scratch(z3i_device *dev, size_t bytes, void **out)
 {

@@ -264,6 +264,8 @@ int z3i_pool_alloc(z3i_device *dev, size_t bytes, int category, void **out)
   return rc;
 }
 
+int64_t z3i_pool_in_use(const z3i_pool *pool) { return __atomic_load_n(&pool->stats.current, __ATOMIC_RELAXED); }
+
 static block *join(z3i_pool *pool, block *a, block *b)   /* a is left of b; both out of the bins */
 {
   a->bytes += b->bytes;

@@ -137,6 +137,11 @@ int z3_tensor_device(const z3_tensor *t) { return z3i_tensor_ok(t) ? t->storage-
 bool z3_tensor_contiguous(const z3_tensor *t) { return z3i_tensor_ok(t) && t->contiguous; }
 int64_t z3_tensor_bytes(const z3_tensor *t) { return z3i_tensor_ok(t) ? t->storage->bytes : -1; }
 
+int64_t z3_tensor_device_bytes(const z3_tensor *t)
+{
+  return z3i_tensor_ok(t) ? z3i_pool_in_use(t->storage->dev->pool) : 0;
+}
+
 int z3_tensor_data(const z3_tensor *t, void **out)
 {
   *out = NULL;

@@ -4,7 +4,8 @@
 -- also one allocation instead of three. `t.h` is the handle that C knows.
 --
 -- The collector sees 40 bytes where a tensor may hold 400 MB, so it is driven by native bytes: `live` counts what
--- unreleased Lua objects hold (garbage included), and when it passes `mark` a collection runs.
+-- unreleased Lua objects hold (garbage included), and when it passes `mark` a collection runs. A dead loss of four
+-- bytes may hold the history of a whole forward, so what is in use on the device counts too, against `device_mark`.
 local ffi = require 'ffi'
 local err = require 'z3.error'
 local opts = require 'z3.opts'
@@ -15,6 +16,7 @@ local M = {}
 local OWNED, FREED, SCOPE_ENDED, KEPT = 0, 1, 2, 3
 local STEP_BYTES = 64 * 2 ^ 20                  -- garbage that may pile up before a collection, at least
 local STEP_SHARE = 0.25                         -- ... or this share of what was really alive
+local DEVICE_SHARE = 1.5                        -- bytes in use on a device before a collection, times those alive
 local MAX_TABLES = 1e5                          -- tables searched for tensors among a scope's results
 local FIRST_ITEMS = 4096                        -- tensors in a scope before it looks for dead ones
 
@@ -28,7 +30,7 @@ local WEAK = { __mode = 'v' }
 --- The metatable of tensors; tensor.lua fills it before the first tensor is made.
 M.meta = {}
 
-local live, mark = 0, STEP_BYTES
+local live, mark, device_mark = 0, STEP_BYTES, STEP_BYTES
 local scope                                     -- innermost: { n =, limit =, items = sequence, parent = }
 local reasons = setmetatable({}, { __mode = 'k' })
 
@@ -83,15 +85,20 @@ local function compact(s)
   s.items, s.n, s.limit = items, k, math.max(FIRST_ITEMS, 2 * k)
 end
 
---- Runs a full collection, which frees unreachable tensors, and sets the next mark. Scopes hold their tensors strongly,
+--- Runs a full collection, which frees unreachable tensors, and sets the next marks. Scopes hold their tensors strongly,
 -- so that their end finds every one that still lives; for the time of a collection they let go of them.
-function M.collect()
+-- @param[opt] h  a native tensor: what is in use on its device sets that mark. Half of what was really in use may pile
+--   up: a training step whose activations come and go then collects once or twice in its life, not in every step.
+function M.collect(h)
   local s = scope
   while s do setmetatable(s.items, WEAK); s = s.parent end
   collectgarbage()
   s = scope
   while s do compact(s); s = s.parent end
   mark = live + math.max(STEP_BYTES, STEP_SHARE * live)
+  if h ~= nil then
+    device_mark = math.max(device_mark, STEP_BYTES + DEVICE_SHARE * tonumber(C.z3_tensor_device_bytes(h)))
+  end
 end
 
 --- Bytes that unreleased Lua objects hold, as far as counted.
@@ -117,6 +124,7 @@ function M.own(h, shared)
     t._counted = bytes
     live = live + bytes
     if live > mark then M.collect() end
+    if tonumber(C.z3_tensor_device_bytes(h)) > device_mark then M.collect(h) end
   end
   if scope then enlist(t, scope) end
   return t

@@ -210,6 +210,17 @@ describe('z3.memory', function()
     assert.equal(0, (x:sum() + y:sum()):item())
   end)
 
+  it('collects for the history that dead losses hold', function()
+    local w = z3.ones({ 2 * MIB }, { requires_grad = true })
+    collectgarbage()
+    z3.memory.reset_peak()
+    for i = 1, 120 do                           -- each holds 16 MiB, and looks like four bytes from here
+      z3.scope(function() return ((w * i) * (w + 1)):sum() end)
+    end
+    assert.is_true(z3.memory.stats().peak < 700 * MIB, z3.bytes(z3.memory.stats().peak))
+    w:free()
+  end)
+
   it('refuses a limit below what is in use', function()
     local x = z3.zeros { 4 * MIB }
     fails('OOM', '16 MiB are in use', z3.memory.set_limit, 1000)

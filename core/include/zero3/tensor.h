@@ -34,6 +34,7 @@ int z3_tensor_dtype(const z3_tensor *t);
 int z3_tensor_device(const z3_tensor *t);
 bool z3_tensor_contiguous(const z3_tensor *t);
 int64_t z3_tensor_bytes(const z3_tensor *t);    /* of its storage: shared by views */
+int64_t z3_tensor_device_bytes(const z3_tensor *t);   /* in use on its device now, by whomever; cheap */
 
 /* Pointer to the first element in host memory. Errors: Z3E_UNSUPPORTED (null device), Z3E_RELEASED, Z3E_STALE. */
 int z3_tensor_data(const z3_tensor *t, void **out);
