@@ -85,7 +85,7 @@ local function compact(s)
   s.items, s.n, s.limit = items, k, math.max(FIRST_ITEMS, 2 * k)
 end
 
---- Runs a full collection, which frees unreachable tensors, and sets the next marks. Scopes hold their tensors strongly,
+--- Runs a full collection, which frees unreachable tensors, and sets the next marks. Scopes hold their tensors strongly
 -- so that their end finds every one that still lives; for the time of a collection they let go of them.
 -- @param[opt] h  a native tensor: what is in use on its device sets that mark. Half of what was really in use may pile
 --   up: a training step whose activations come and go then collects once or twice in its life, not in every step.
