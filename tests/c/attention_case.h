@@ -19,7 +19,7 @@ typedef struct level {
   z3i_kernel forward, backward;
 } level;
 
-static int find_levels(level out[3])
+static inline int find_levels(level out[3])
 {
   int n = 0;
 #ifdef __x86_64__

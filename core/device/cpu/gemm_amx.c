@@ -57,11 +57,15 @@ static bool pays(const z3i_gemm_args *g)
   return g->a_t || (g->m >= 768 && g->k >= 256 && (g->n * g->k >= 1 << 20 || g->m >= 2048));
 }
 
+bool z3i_amx_usable(void)
+{
+  pthread_once(&once, find_out);
+  return usable && mode != Z3I_AMX_NEVER;
+}
+
 bool z3i_amx_takes(const z3i_gemm_args *g)
 {
-  if (g->in_dtype != Z3T_BF16) return false;
-  pthread_once(&once, find_out);
-  if (!usable || mode == Z3I_AMX_NEVER) return false;
+  if (g->in_dtype != Z3T_BF16 || !z3i_amx_usable()) return false;
   return mode == Z3I_AMX_ALWAYS || pays(g);
 }
 
@@ -302,6 +306,8 @@ int z3i_amx_mode(int mode)
   (void)mode;
   return Z3I_AMX_NEVER;
 }
+
+bool z3i_amx_usable(void) { return false; }
 
 bool z3i_amx_takes(const z3i_gemm_args *g)
 {

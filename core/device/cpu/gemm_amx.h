@@ -12,6 +12,8 @@ enum { Z3I_AMX_AUTO, Z3I_AMX_NEVER, Z3I_AMX_ALWAYS };
 /* Which products go here: where it is faster (auto), none, or all that can. Starts as Z3_GEMM says: "onednn" is never,
  * "own" always. Returns what was in force; tests and benchmarks set it. Without AMX it has no effect. */
 int z3i_amx_mode(int mode);
+/* Whether tiles may be used: the machine has them, the system lends them, and the mode isn't never. */
+bool z3i_amx_usable(void);
 
 /* Whether z3i_gemm leaves this product to z3i_amx_gemm: sizes > 0, checked. */
 bool z3i_amx_takes(const z3i_gemm_args *g);
