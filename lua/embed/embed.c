@@ -66,10 +66,11 @@ int z3lua_guard(z3lua *vm, lua_CFunction function, void *request)
   return Z3LUA_ERROR;
 }
 
-/* Threads that wait for work spin for a moment and then sleep. Measured on 2 cores, products of 0.1 to 0.3 ms with
- * serial gaps between them: as fast as libgomp's default (milliseconds of spinning) when the cores are ours, and twice
- * as fast when another process wants one. Pinning threads gained nothing, and two pinned processes would meet on the
- * same cores. libgomp and libomp read this once, when they are loaded. What the user has set wins. */
+/* Threads that wait for work spin for a moment and then sleep. Measured with gcc's libgomp on 2 cores that other
+ * programs used too, medians of 7, products of 0.1 and 0.3 ms with serial gaps: within noise of libgomp's default spin
+ * of milliseconds (99 to 98, 332 to 305 us); with one more busy process 161 to 232 and 469 to 1023 us. Pinning helped
+ * less there (195, 577), and two pinned processes would meet on the same cores. Larger machines and libomp, which gets
+ * the same policy, weren't measured. Both read this once, when they are loaded. What the user has set wins. */
 static void prepare_environment(void)
 {
   if (getenv("OMP_WAIT_POLICY") != NULL) return;
