@@ -25,6 +25,41 @@ static int64_t bytes_of(const z3_tensor *t) { return t->numel * z3i_dtype_bytes(
 
 static bool skip(const z3_tensor *t) { return t->numel == 0 || !t->storage->dev->computes; }
 
+/* First and last element of t in its storage. */
+static void extent(const z3_tensor *t, int64_t *first, int64_t *last)
+{
+  *first = *last = t->offset;
+  for (int i = 0; i < t->ndim; i++) *last += (t->shape[i] - 1) * t->stride[i];
+}
+
+/* Would copying element by element read what it has written? Both have elements. */
+static bool overlaps(const z3_tensor *dst, const z3_tensor *src)
+{
+  if (dst->storage != src->storage) return false;
+  size_t dims = sizeof(int64_t) * (size_t)dst->ndim;
+  if (dst->ndim == src->ndim && dst->offset == src->offset && memcmp(dst->shape, src->shape, dims) == 0 &&
+      memcmp(dst->stride, src->stride, dims) == 0)
+    return false;                               /* each element onto itself */
+  int64_t d0, d1, s0, s1;
+  extent(dst, &d0, &d1);
+  extent(src, &s0, &s1);
+  return d0 <= s1 && s0 <= d1;
+}
+
+/* The copy by way of a tensor of its own. */
+static int copy_apart(z3_tensor *dst, const z3_tensor *src)
+{
+  z3_tensor *apart;
+  Z3I_TRY(z3i_tensor_alloc(src->storage->dev, src->dtype, src->ndim, src->shape, Z3M_BUFFER, &apart));
+  z3i_view s, a;
+  z3i_tensor_describe(src, &s);
+  z3i_tensor_describe(apart, &a);
+  int rc = src->storage->dev->copy(&a, &s);
+  if (rc == Z3E_OK) rc = z3_tensor_copy(dst, apart);
+  z3_tensor_release(apart);
+  return rc == Z3E_OK ? rc : z3i_trace(__FILE__, __LINE__, __func__, rc);
+}
+
 int z3_tensor_copy(z3_tensor *dst, z3_tensor *src)
 {
   Z3I_TRY(z3i_tensor_check(src, "copy"));
@@ -40,6 +75,7 @@ int z3_tensor_copy(z3_tensor *dst, z3_tensor *src)
                     z3i_shape_text(dst->ndim, dst->shape, b));
   }
   if (skip(dst) || !src->storage->dev->computes) return Z3E_OK;
+  if (overlaps(dst, src)) return copy_apart(dst, src);
   z3i_view d, s;
   z3i_tensor_describe(dst, &d);
   z3i_tensor_describe(src, &s);

@@ -177,6 +177,28 @@ describe('products of repeated matrices', function()
   end)
 end)
 
+describe('copy_', function()
+  it('between views of the same values reads them as they were', function()
+    local t = z3.arange(4):view(2, 2)
+    t:copy_(t:t())
+    same({ { 0, 2 }, { 1, 3 } }, t)
+    local n = 100000
+    for _, shift in ipairs { 1, -1, 7 } do
+      local x = z3.arange(n)
+      local to, from = math.max(shift, 0), math.max(-shift, 0)
+      x:narrow(0, to, n - math.abs(shift)):copy_(x:narrow(0, from, n - math.abs(shift)))
+      local want = z3.arange(n)
+      want:narrow(0, to, n - math.abs(shift)):copy_(z3.arange(n):narrow(0, from, n - math.abs(shift)):clone())
+      assert.equal(0, (x - want):abs():max():item(), 'shift ' .. shift)
+    end
+    local row = z3.arange(3)
+    local square = z3.cat { row, row, row }:view(3, 3)
+    square:copy_(square[1])
+    same({ { 0, 1, 2 }, { 0, 1, 2 }, { 0, 1, 2 } }, square)
+    same({ 1, 2 }, (function(v) return v:copy_(v) end)(z3.tensor { 1, 2 }))
+  end)
+end)
+
 describe('causal attention', function()
   it('lets query t see keys 0 to t, however many there are', function()
     for _, size in ipairs { { 3, 5 }, { 5, 3 }, { 1, 4 }, { 40, 90 } } do

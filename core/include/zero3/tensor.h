@@ -43,7 +43,8 @@ void z3_tensor_touch(z3_tensor *t);
 /* Counts the changes of the values that t shows, by whatever tensor shares them. */
 uint32_t z3_tensor_version(const z3_tensor *t);
 
-/* dst[...] = src, broadcasting and converting; not recorded. Errors: Z3E_SHAPE, Z3E_STALE. */
+/* dst[...] = src, broadcasting and converting; not recorded. They may overlap in memory (that takes a
+ * buffer, so Z3E_OOM is possible). Errors: Z3E_SHAPE, Z3E_STALE. */
 int z3_tensor_copy(z3_tensor *dst, z3_tensor *src);
 int z3_tensor_fill(z3_tensor *t, double value);
 /* Random numbers: element i of the row-major tensor depends on (key, first + i) only.
