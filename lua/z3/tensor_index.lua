@@ -73,13 +73,27 @@ local function made_equal(list)
   return out, made
 end
 
+local MANY = 1024                               -- inputs that the operation takes
+
+--- cat of any number of tensors: by groups where there are many.
+local function join(parts, dim)
+  if #parts <= MANY then return T.apply(C.Z3OP_cat, parts, function(a) a.i[0] = dim end) end
+  local groups = {}
+  for first = 1, #parts, MANY do
+    groups[#groups + 1] = join({ unpack(parts, first, math.min(#parts, first + MANY - 1)) }, dim)
+  end
+  local out = join(groups, dim)
+  for _, t in ipairs(groups) do t:free() end
+  return out
+end
+
 --- Tensors one after another along dim (0 unless given). Dtypes are promoted as by operators.
 -- @tab list  sequence of tensors with equal sizes elsewhere; a:cat({b, ...}, dim) and a:cat(b, dim) are the same
 function methods.cat(list, dim, last)
   list, dim = read_list('cat', list, dim, last)
   local parts, made = made_equal(list)
   dim = dim_of(dim or 0, C.z3_tensor_ndim(handle(parts[1])), 'cat')
-  local out = T.apply(C.Z3OP_cat, parts, function(a) a.i[0] = dim end)
+  local out = join(parts, dim)
   for _, t in ipairs(made or {}) do t:free() end
   return out
 end

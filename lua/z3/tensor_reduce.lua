@@ -24,6 +24,10 @@ end
 
 local function reduce(op, t, dim, keepdim, what, correction)
   local mask = mask_of(t, dim, what)
+  if keepdim ~= nil and type(keepdim) ~= 'boolean' then
+    err.throw('ARG', ('%s: keepdim is %s, wants true or false (several dims are one table: {0, 1})'):format(what,
+      opts.show(keepdim)))
+  end
   if correction then opts.want_number(correction, what, 'correction', true) end
   ready(t)
   local a = T.attr()

@@ -152,6 +152,8 @@ function methods.flatten(t, first, last)
   return as_view(t, out, true)
 end
 
+local MAX_PIECES = 4096                         -- results that a Lua function can return with room to spare
+
 --- Pieces of `size` entries along `dim` (0 unless given), the last may be shorter; or pieces of the sizes in a table.
 -- @return the pieces, one result each (views)
 function methods.split(t, size, dim)
@@ -160,6 +162,10 @@ function methods.split(t, size, dim)
   local total, parts, at = tonumber(C.z3_tensor_dim(h, dim)), {}, 0
   if type(size) == 'number' then
     err.require_arg(size >= 1 and size % 1 == 0, 'split: size is %s, wants a whole number >= 1', tostring(size))
+    if total / size > MAX_PIECES then
+      err.throw('ARG', ('split: %d entries in pieces of %d are too many results (at most %d): use narrow'):format(total,
+        size, MAX_PIECES))
+    end
     repeat
       parts[#parts + 1] = methods.narrow(t, dim, at, math.min(size, total - at))
       at = at + size

@@ -154,6 +154,26 @@ describe('argument forms', function()
     fails('ARG', 'wants a tensor', z3.cat, { a, 5 })
   end)
 
+  it('of keepdim: true or false, so that dims one by one are not taken for it', function()
+    local t = z3.ones { 2, 3 }
+    assert.same({ 1, 3 }, t:sum(0, true).shape)
+    assert.same({ 3 }, t:sum(0, false).shape)
+    for _, name in ipairs { 'sum', 'mean', 'max', 'argmax', 'var', 'std' } do
+      fails('ARG', 'keepdim is 1', t[name], t, 0, 1)
+    end
+  end)
+
+  it('of very many tensors', function()
+    local many = {}
+    for i = 1, 2500 do many[i] = z3.full({ 1 }, i) end
+    local all = z3.cat(many)
+    assert.same({ 2500 }, all.shape)
+    assert.equal(2500 * 2501 / 2, all:sum():item())
+    assert.same({ 2500, 1 }, z3.stack(many).shape)
+    assert.equal(2500, (select('#', all:split(1))))
+    fails('ARG', 'too many results', z3.split, z3.zeros { 5000 }, 1)
+  end)
+
   it('of einsum, with an index twice in one operand', function()
     local a = z3.arange(9):view(3, 3)
     same({ 0, 4, 8 }, z3.einsum('ii->i', a))
