@@ -3,6 +3,7 @@
 -- alone) and drawn again after it. In a file: plain lines, about twenty of them, without carriage returns.
 local ffi   = require 'ffi'
 local err   = require 'z3.error'
+local opts  = require 'z3.opts'
 local clock = require 'z3.engine.clock'
 
 local M = {}
@@ -111,7 +112,7 @@ function M.progress(engine, steps, o)
   if type(steps) ~= 'number' or steps < 0 or steps % 1 ~= 0 then
     err.throw('ARG', ('progress: steps is %s, wants a whole number >= 0'):format(tostring(steps)))
   end
-  o = o or {}
+  o = opts.read(o, { quiet = false, terminal = opts.boolean }, 'progress')
   local terminal = o.terminal
   if terminal == nil then terminal = ffi.C.z3lua_isatty(STDOUT) == 1 end
   return advance, { engine = engine, steps = steps, first = engine.step_count, started = clock.now(),

@@ -123,4 +123,44 @@ describe('misuse', function()
     misuse(calls, 200)
     engine:close()
   end)
+
+  it('of option tables: an unknown key is an error that names the nearest', function()
+    local model = require('models.gpt2').new('nano', SMALL)
+    local engine = z3.initialize { model = model, optimizer = z3.optim.sgd {},
+                                   config = { train_micro_batch_size_per_gpu = 1 } }
+    local ones, F, tok = z3.ones { 1, 1, 1, 2 }, nn.functional, z3.tokenizer.bytes()
+    local data = { numel = function() return 9 end, get = function() end }
+    local calls = {
+      { 'dtype', z3.tensor, { 1 }, { dtyp = 'f32' } }, { 'dtype', z3.zeros, { 1 }, { dtyp = 'f32' } },
+      { 'dtype', z3.full, { 1 }, 1, { dtyp = 'f32' } }, { 'device', z3.randn, { 1 }, { devic = 'cpu' } },
+      { 'dtype', z3.arange, 3, { dtyp = 'f32' } }, { 'dtype', z3.zeros_like, ones, { dtyp = 'f32' } },
+      { 'device', ones.to, ones, { devic = 'cpu' } }, { 'theta', F.rope, ones, { theat = 1 } },
+      { 'causal', F.scaled_dot_product_attention, ones, ones, ones, { casual = true } },
+      { 'reduction', F.cross_entropy, ones, ones, { reducton = 'sum' } },
+      { 'init', nn.Parameter, { 1 }, { int = 'ones' } }, { 'bias', nn.Linear, 1, 1, { bais = false } },
+      { 'std', nn.Parameter, { 1 }, { init = { 'normal', sdt = 1 } } },
+      { 'init', nn.Embedding, 2, 2, { ini = 'ones' } },
+      { 'eps', nn.LayerNorm, 2, { esp = 1 } }, { 'n_head', nn.CausalSelfAttention, { n_embd = 4, n_heads = 2 } },
+      { 'activation', nn.MLP, 4, 8, { activaton = 'relu' } },
+      { 'strict', model.load_state_dict, model, {}, { strct = 1 } },
+      { 'lr', z3.optim.adamw, { lrr = 1 } }, { 'state', z3.optim.custom, { update = print, stat = {} } },
+      { 'warmup', z3.sched.constant, { warmpu = 1 } }, { 'total', z3.sched.one_cycle, { totl = 5 } },
+      { 'num_warmup_steps', z3.sched.transformers, 'linear', { num_warmup_step = 1 } },
+      { 'epochs', z3.data.loader, { dataset = data, batch = 1, seq = 2, epoch = 1 } },
+      { 'dtype', z3.data.tokens, 'README.md', { dtyp = 'u8' } },
+      { 'cache', z3.data.text, 'README.md', tok, { cahce = '' } },
+      { 'max_new_tokens', z3.generate, model, { 1 }, { max_new_token = 1 } },
+      { 'model', z3.initialize, { modle = model } },
+      { 'quiet', z3.progress, engine, 1, { quite = true } }, { 'indent', z3.json.encode, {}, { indnet = 2 } },
+      { 'relaxed', z3.json.decode, '{}', { relaxd = true } }, { 'forward', z3.op, { foward = print } },
+      { 'vocab_size', require('models.gpt2').new, 'nano', { vocab_sizes = 8 } },
+    }
+    for _, c in ipairs(calls) do
+      local ok, e = pcall(unpack(c, 2, 6))
+      assert.is_false(ok, c[1])
+      assert.is_true(z3.is_error(e, 'ARG'), tostring(e))
+      assert.truthy(e.message:find(('did you mean "%s"'):format(c[1]), 1, true), tostring(e))
+    end
+    engine:close()
+  end)
 end)
