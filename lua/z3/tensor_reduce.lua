@@ -99,10 +99,25 @@ end
 
 local MATMUL, I32 = C.Z3OP_matmul, C.Z3T_I32
 
+local AT_ONCE = 2 ^ 22                          -- products of integers that are held at a time
+
 --- Product of matrices of integers, through all products of elements: exact, and meant for small ones.
 local function integer_product(a, b)
   local dtype, sa, sb = C.z3_tensor_dtype(a.h), a.shape, b.shape
   if #sa < 2 or #sb < 2 or sa[#sa] ~= sb[#sb - 1] then return T.apply2(MATMUL, a, b) end    -- for its message
+  local rows, each = sa[#sa - 1], a:numel() / math.max(1, sa[#sa - 1]) * b:numel() / math.max(1, sb[#sb - 1])
+  local step = math.max(1, math.floor(AT_ONCE / math.max(1, each)))
+  if rows > step then
+    local parts = {}
+    for first = 0, rows - 1, step do
+      local part = methods.narrow(a, -2, first, math.min(step, rows - first))
+      parts[#parts + 1] = integer_product(part, b)
+      part:free()
+    end
+    local whole = methods.cat(parts, -2)
+    for _, part in ipairs(parts) do part:free() end
+    return whole
+  end
   local columns, rows = methods.unsqueeze(a, -1), methods.unsqueeze(b, -3)
   local all = columns * rows
   local sum = methods.sum(all, -2)
