@@ -118,11 +118,11 @@ local function integer_product(a, b)
     for _, part in ipairs(parts) do part:free() end
     return whole
   end
-  local columns, rows = methods.unsqueeze(a, -1), methods.unsqueeze(b, -3)
-  local all = columns * rows
+  local left, right = methods.unsqueeze(a, -1), methods.unsqueeze(b, -3)
+  local all = left * right
   local sum = methods.sum(all, -2)
   local out = methods.cast(sum, T.dtype_name(dtype))
-  for _, t in ipairs { columns, rows, all } do t:free() end
+  for _, t in ipairs { left, right, all } do t:free() end
   if out ~= sum then sum:free() end
   return out
 end
